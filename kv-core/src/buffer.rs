@@ -49,6 +49,12 @@ impl Buffer {
         self.len == 0
     }
 
+    /// Whether another reference to the same memory is alive.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.words) > 1
+    }
+
     /// The bytes, aligned to 8.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

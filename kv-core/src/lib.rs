@@ -21,13 +21,16 @@
 mod buffer;
 pub mod cluster;
 mod consistency;
+pub mod driver;
 mod dtype;
 pub mod error;
 mod key;
 pub mod limits;
+pub mod machine;
 pub mod placement;
 pub mod sum;
 mod tensor;
+pub mod updater;
 pub mod van;
 pub mod wire;
 

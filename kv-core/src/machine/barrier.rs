@@ -1,0 +1,136 @@
+//! The scheduler's barriers: numbered, idempotent, never hanging.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::cluster::{NodeId, Rank};
+use crate::error::Rejection;
+use crate::wire::Control;
+
+/// The workers' barrier. One number is open at a time; it is released when every worker counted in has arrived.
+#[derive(Debug, Default)]
+pub(super) struct Barrier {
+    released: u64,
+    arrived: BTreeMap<NodeId, Arrived>,
+    broken: Option<Rejection>,
+}
+
+#[derive(Debug)]
+struct Arrived {
+    since: Instant,
+    deadline: Instant,
+}
+
+impl Barrier {
+    /// A worker has arrived (or says so again). `workers` are those counted in.
+    pub(super) fn enter(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        number: u64,
+        timeout: Duration,
+        workers: &[(NodeId, Rank)],
+    ) -> Vec<(NodeId, Control)> {
+        if number <= self.released {
+            return vec![(node, Control::BarrierRelease { number })];
+        }
+        if let Some(rejection) = &self.broken {
+            return vec![(node, Control::BarrierFailed { number, rejection: rejection.clone() })];
+        }
+        if number != self.released + 1 {
+            let text = format!("barrier {number} entered before barrier {} was released", self.released + 1);
+            return vec![(node, Control::BarrierFailed { number, rejection: Rejection::Malformed(text) })];
+        }
+        let deadline = now + timeout.min(crate::limits::TIMEOUT_MAX);
+        self.arrived.entry(node).or_insert(Arrived { since: now, deadline });
+        self.release(workers)
+    }
+
+    /// The set of workers counted in has shrunk.
+    pub(super) fn release(&mut self, workers: &[(NodeId, Rank)]) -> Vec<(NodeId, Control)> {
+        if self.arrived.is_empty() || !workers.iter().all(|(node, _)| self.arrived.contains_key(node)) {
+            return Vec::new();
+        }
+        self.released += 1;
+        let release = Control::BarrierRelease { number: self.released };
+        std::mem::take(&mut self.arrived).into_keys().map(|node| (node, release.clone())).collect()
+    }
+
+    /// A worker that is needed will never arrive: this barrier and all later ones fail.
+    pub(super) fn break_for_ever(&mut self, rejection: Rejection) -> Vec<(NodeId, Control)> {
+        let failed = Control::BarrierFailed { number: self.released + 1, rejection: rejection.clone() };
+        self.broken.get_or_insert(rejection);
+        std::mem::take(&mut self.arrived).into_keys().map(|node| (node, failed.clone())).collect()
+    }
+
+    /// A worker is gone; it is not waiting any more.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.arrived.remove(&node);
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, workers: &[(NodeId, Rank)]) -> Vec<(NodeId, Control)> {
+        let missing: Vec<Rank> =
+            workers.iter().filter(|(node, _)| !self.arrived.contains_key(node)).map(|(_, rank)| *rank).collect();
+        let expired: Vec<NodeId> =
+            self.arrived.iter().filter(|(_, arrived)| arrived.deadline <= now).map(|(node, _)| *node).collect();
+        let number = self.released + 1;
+        let fail = |node: NodeId, since: Instant| {
+            let waited = now.saturating_duration_since(since);
+            let rejection = Rejection::BarrierIncomplete { missing: missing.clone(), waited };
+            (node, Control::BarrierFailed { number, rejection })
+        };
+        expired.into_iter().filter_map(|node| Some(fail(node, self.arrived.remove(&node)?.since))).collect()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.arrived.values().map(|arrived| arrived.deadline).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const BOTH: [(NodeId, Rank); 2] = [(A, Rank(0)), (B, Rank(1))];
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn nobody_leaves_before_the_last_has_arrived_and_repeats_change_nothing() {
+        let now = Instant::now();
+        let mut barrier = Barrier::default();
+        assert!(barrier.enter(now, A, 1, LIMIT, &BOTH).is_empty());
+        assert!(barrier.enter(now, A, 1, LIMIT, &BOTH).is_empty());
+        let released = barrier.enter(now, B, 1, LIMIT, &BOTH);
+        assert_eq!(released.len(), 2);
+        // The release was lost; the worker asks again.
+        assert_eq!(barrier.enter(now, A, 1, LIMIT, &BOTH), [(A, Control::BarrierRelease { number: 1 })]);
+        assert!(barrier.enter(now, B, 2, LIMIT, &BOTH).is_empty());
+        assert!(matches!(barrier.enter(now, A, 7, LIMIT, &BOTH)[..], [(A, Control::BarrierFailed { .. })]));
+    }
+
+    #[test]
+    fn the_deadline_names_who_is_missing_and_a_later_try_succeeds() {
+        let now = Instant::now();
+        let mut barrier = Barrier::default();
+        barrier.enter(now, A, 1, LIMIT, &BOTH);
+        assert_eq!(barrier.deadline(), Some(now + LIMIT));
+        let failed = barrier.handle_timeout(now + LIMIT, &BOTH);
+        let [(A, Control::BarrierFailed { number: 1, rejection })] = &failed[..] else { panic!("{failed:?}") };
+        assert_eq!(*rejection, Rejection::BarrierIncomplete { missing: vec![Rank(1)], waited: LIMIT });
+        barrier.enter(now + LIMIT, B, 1, LIMIT, &BOTH);
+        assert_eq!(barrier.enter(now + LIMIT, A, 1, LIMIT, &BOTH).len(), 2);
+    }
+
+    #[test]
+    fn a_worker_that_left_is_not_waited_for_and_a_lost_one_breaks_it() {
+        let now = Instant::now();
+        let mut barrier = Barrier::default();
+        barrier.enter(now, A, 1, LIMIT, &BOTH);
+        assert_eq!(barrier.release(&BOTH[..1]).len(), 1);
+        barrier.enter(now, A, 2, LIMIT, &BOTH);
+        assert_eq!(barrier.break_for_ever(Rejection::NotAMember).len(), 1);
+        assert!(matches!(barrier.enter(now, A, 2, LIMIT, &BOTH)[..], [(A, Control::BarrierFailed { .. })]));
+    }
+}

@@ -1,0 +1,590 @@
+//! A server's decisions: which requests run, wait, or are refused, and what they change.
+//!
+//! Membership is not its business: whoever owns it says who the workers are ([`Server::set_workers`]), a cluster's
+//! [`super::ServerNode`] or the `local` store.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::{HashMap, HashSet};
+
+use super::Action;
+use super::rank_set::RankSet;
+use super::shard::{ChunkId, Shard};
+use super::waiting::{Gather, Wait, WaitId, Waited, Waiting};
+use super::window::{Arrival, ReceiveWindow};
+use crate::cluster::{Member, NodeId, NodeName, Rank, Standing, WorkerLoss};
+use crate::consistency::Consistency;
+use crate::dtype::DType;
+use crate::error::Rejection;
+use crate::key::{Key, KeyId};
+use crate::limits::{MESSAGE_VALUE_BYTES, OPEN_ROUNDS_MAX, TIMEOUT_DEFAULT, TIMEOUT_MAX};
+use crate::updater::{Updater, UpdaterRegistry};
+use crate::wire::{
+    DataError, Entry, KeyMeta, Kind, Message, NodeStats, UpdaterSpec, decode_part, encode_part, entries_of,
+};
+
+/// Settings of a server.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// The updaters it knows.
+    pub updaters: Arc<UpdaterRegistry>,
+    /// Keep replies until the worker has confirmed them, so that a repeated request is answered with the same bytes.
+    /// Needed where messages can be lost.
+    pub keep_replies: bool,
+}
+
+/// One single-threaded owner of a share of the keys.
+pub struct Server {
+    config: ServerConfig,
+    shard: Shard,
+    workers: HashMap<NodeId, WorkerState>,
+    /// Workers whose contribution a round needs.
+    required: RankSet,
+    /// Workers that are needed and will never contribute again.
+    lost: Vec<(Rank, NodeName, String)>,
+    waiting: Waiting,
+    init_waiters: HashMap<KeyId, Vec<WaitId>>,
+    pushes: u64,
+    pulls: u64,
+    refused: u64,
+}
+
+struct WorkerState {
+    rank: Rank,
+    live: bool,
+    window: ReceiveWindow,
+}
+
+/// What running a request came to.
+enum Ran {
+    Reply(Message),
+    Waits,
+}
+
+impl From<DataError> for Rejection {
+    fn from(error: DataError) -> Self {
+        Self::Malformed(error.0)
+    }
+}
+
+impl Server {
+    /// A server without keys and without workers.
+    #[must_use]
+    pub fn new(config: ServerConfig) -> Self {
+        Self {
+            config,
+            shard: Shard::new(),
+            workers: HashMap::new(),
+            required: RankSet::default(),
+            lost: Vec::new(),
+            waiting: Waiting::default(),
+            init_waiters: HashMap::new(),
+            pushes: 0,
+            pulls: 0,
+            refused: 0,
+        }
+    }
+
+    /// What it holds and has done.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        NodeStats {
+            keys: self.shard.keys(),
+            value_bytes: self.shard.value_bytes(),
+            rounds: self.shard.updates(),
+            pushes: self.pushes,
+            pulls: self.pulls,
+            refused: self.refused,
+            ..NodeStats::default()
+        }
+    }
+
+    /// Takes over the workers' standing from a roster.
+    pub fn set_workers<'a>(
+        &mut self,
+        loss: WorkerLoss,
+        workers: impl Iterator<Item = &'a Member>,
+        out: &mut Vec<Action>,
+    ) {
+        for member in workers {
+            let rank = member.name.rank;
+            let state = self.workers.entry(member.node).or_insert_with(|| {
+                self.required.insert(rank);
+                WorkerState { rank, live: true, window: ReceiveWindow::new() }
+            });
+            if !state.live || member.standing == Standing::Live {
+                continue;
+            }
+            state.live = false;
+            self.forget_waits_of(member.node);
+            match (&member.standing, loss) {
+                (Standing::Lost(reason), WorkerLoss::Fail) => {
+                    self.lost.push((rank, member.name.clone(), reason.clone()));
+                    self.fail_hopeless_waits(out);
+                }
+                _ => self.go_on_without(rank, out),
+            }
+        }
+    }
+
+    /// Uses an updater of this process; what an earlier one remembered of the values is forgotten.
+    pub fn set_local_updater(&mut self, updater: Arc<dyn Updater>) {
+        self.shard.set_local_updater(updater);
+    }
+
+    /// Whether this worker is out of every count.
+    #[must_use]
+    pub fn has_left(&self, node: NodeId) -> bool {
+        self.workers.get(&node).is_some_and(|worker| !worker.live)
+    }
+
+    /// A request from a node arrived.
+    pub fn handle(&mut self, now: Instant, from: NodeId, message: Message, out: &mut Vec<Action>) {
+        let sequence = message.header().sequence;
+        let Some(worker) = self.workers.get_mut(&from).filter(|worker| worker.live || message.kind() == Kind::Leave)
+        else {
+            self.refused += 1;
+            if message.kind() != Kind::Reply {
+                let reply = refusal(&Rejection::NotAMember).with_header(|header| header.sequence = sequence);
+                out.push(Action::Send { to: from, message: reply });
+            }
+            return;
+        };
+        match worker.window.arrive(message) {
+            Arrival::Run(message) => self.run_in_order(now, from, message, out),
+            Arrival::Repeated(Some(reply)) => out.push(Action::Send { to: from, message: reply }),
+            Arrival::Repeated(None) | Arrival::Early => {}
+            Arrival::Dropped => self.refused += 1,
+        }
+    }
+
+    /// Answers what has waited too long.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Action>) {
+        while let Some(id) = self.waiting.expired(now) {
+            let Some(wait) = self.waiting.get(id) else { break };
+            let rejection = self.what_is_missing(id, wait, now.saturating_duration_since(wait.since));
+            self.fail_wait(id, &rejection, out);
+        }
+    }
+
+    /// When the next wait reaches its deadline.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.waiting.deadline()
+    }
+
+    fn run_in_order(&mut self, now: Instant, from: NodeId, message: Message, out: &mut Vec<Action>) {
+        let mut next = Some(message);
+        while let Some(message) = next {
+            let sequence = message.header().sequence;
+            let reply = match self.run(now, from, &message, out) {
+                Ok(Ran::Reply(reply)) => Some(reply),
+                Ok(Ran::Waits) => None,
+                Err(rejection) => {
+                    self.refused += 1;
+                    Some(refusal(&rejection))
+                }
+            };
+            if let Some(reply) = reply {
+                self.reply(from, sequence, reply, out);
+            }
+            next = self.workers.get_mut(&from).and_then(|worker| worker.window.next_early());
+        }
+    }
+
+    fn run(&mut self, now: Instant, from: NodeId, message: &Message, out: &mut Vec<Action>) -> Result<Ran, Rejection> {
+        let Some(rank) = self.workers.get(&from).map(|worker| worker.rank) else { return Err(Rejection::NotAMember) };
+        let asked = Asked { from, rank, sequence: message.header().sequence, now, timeout: timeout_of(message) };
+        match message.kind() {
+            Kind::Init => self.init(message, out),
+            Kind::Push => self.push(&asked, message, out),
+            Kind::Pull => self.pull(&asked, message),
+            Kind::PushPull => {
+                self.push_values(rank, message, out)?;
+                self.pull(&asked, message)
+            }
+            Kind::Describe => self.describe(&asked, message),
+            Kind::SetUpdater => self.set_updater(message),
+            Kind::Leave => {
+                self.leave(from, rank, out);
+                Ok(Ran::Reply(Message::new(Kind::Reply)))
+            }
+            Kind::Control | Kind::Reply => Err(Rejection::Malformed("not a request to a server".to_owned())),
+        }
+    }
+
+    fn init(&mut self, message: &Message, out: &mut Vec<Action>) -> Result<Ran, Rejection> {
+        let metas: Vec<KeyMeta> = decode_part(message.part(1))?;
+        let metas: HashMap<KeyId, Arc<KeyMeta>> =
+            metas.into_iter().map(|meta| (meta.key.id(), Arc::new(meta))).collect();
+        let entries = entries_of(message.part(0))?;
+        check_total(&entries, message)?;
+        let mut seen: HashSet<ChunkId> = HashSet::with_capacity(entries.len());
+        for entry in &entries {
+            let meta =
+                metas.get(&entry.key).ok_or_else(|| Rejection::Malformed("entry without metadata".to_owned()))?;
+            let whole = entry.bytes.is_multiple_of(meta.dtype.size() as u64) && entry.bytes <= meta.value_bytes()?;
+            if !whole || entry.dtype != meta.dtype.code() {
+                return Err(Rejection::Malformed(format!("a chunk of {} bytes of key {}", entry.bytes, meta.key)));
+            }
+            self.shard.check_create(meta, entry)?;
+            if !seen.insert((entry.key, entry.chunk)) {
+                return Err(Rejection::AlreadyInitialised(meta.key.clone()));
+            }
+        }
+        let mut offset = 0;
+        for entry in &entries {
+            let end = offset + entry.bytes as usize;
+            self.shard.create(&metas[&entry.key], entry, &message.part(3)[offset..end]);
+            offset = end;
+        }
+        for key in entries.iter().filter(|entry| entry.chunk == 0).map(|entry| entry.key) {
+            for id in self.init_waiters.remove(&key).unwrap_or_default() {
+                self.one_less(id, out);
+            }
+        }
+        Ok(Ran::Reply(Message::new(Kind::Reply)))
+    }
+
+    fn push(&mut self, asked: &Asked, message: &Message, out: &mut Vec<Action>) -> Result<Ran, Rejection> {
+        // A worker far ahead of the others is acknowledged when they have caught up: its own window makes it wait.
+        let ahead = self.push_values(asked.rank, message, out)?;
+        let ahead: Vec<(ChunkId, u64)> = ahead
+            .into_iter()
+            .filter(|(id, round)| self.shard.chunk_mut(*id).is_some_and(|chunk| chunk.applied < *round))
+            .collect();
+        if ahead.is_empty() {
+            return Ok(Ran::Reply(Message::new(Kind::Reply)));
+        }
+        let chunks: Vec<ChunkId> = ahead.iter().map(|(id, _)| *id).collect();
+        let targets: Vec<_> = ahead.iter().enumerate().map(|(index, (id, round))| (*id, *round, index)).collect();
+        self.wait(asked, &targets, Waited::Push(chunks))
+    }
+
+    /// Takes the contributions of a message, all or none. Returns the chunks on which this worker is too far ahead,
+    /// each with the round that must be applied before it is acknowledged.
+    fn push_values(
+        &mut self,
+        rank: Rank,
+        message: &Message,
+        out: &mut Vec<Action>,
+    ) -> Result<Vec<(ChunkId, u64)>, Rejection> {
+        let entries = entries_of(message.part(0))?;
+        check_total(&entries, message)?;
+        entries.iter().try_for_each(|entry| self.shard.check(entry))?;
+        self.pushes += 1;
+        let mut offset = 0;
+        let mut ahead = Vec::new();
+        let mut failed = None;
+        for entry in &entries {
+            let end = offset + entry.bytes as usize;
+            let values = message.part(3).slice(offset..end);
+            offset = end;
+            let id = (entry.key, entry.chunk);
+            let Some(chunk) = self.shard.chunk_mut(id) else { continue };
+            match chunk.consistency() {
+                Consistency::Async => {
+                    if let Err(rejection) = self.shard.apply_now(id, values) {
+                        failed = Some(rejection);
+                    }
+                }
+                Consistency::Sync { deterministic } => {
+                    let dtype = chunk.dtype();
+                    let before = chunk.rounds.contribute(rank, dtype, values, deterministic);
+                    if before >= OPEN_ROUNDS_MAX {
+                        ahead.push((id, chunk.applied + (before + 1 - OPEN_ROUNDS_MAX) as u64));
+                    }
+                    self.close_rounds(id, out);
+                }
+            }
+        }
+        failed.map_or(Ok(ahead), Err)
+    }
+
+    fn pull(&mut self, asked: &Asked, message: &Message) -> Result<Ran, Rejection> {
+        let entries = entries_of(message.part(0))?;
+        entries.iter().try_for_each(|entry| self.shard.check(entry))?;
+        let total: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        if entries.len() > 1 && total > MESSAGE_VALUE_BYTES as u64 {
+            return Err(Rejection::Malformed(format!("a pull of {total} bytes in one message")));
+        }
+        self.pulls += 1;
+        let lens: Vec<_> = entries.iter().map(|entry| ((entry.key, entry.chunk), entry.bytes as usize)).collect();
+        let mut gather = Gather::new(&lens);
+        let mut targets = Vec::new();
+        for (index, (id, _)) in lens.iter().enumerate() {
+            let Some(chunk) = self.shard.chunk_mut(*id) else { continue };
+            let round = match chunk.consistency() {
+                Consistency::Async => 0,
+                Consistency::Sync { .. } => chunk.contributed(asked.rank),
+            };
+            match &chunk.fault {
+                Some((faulty, reason)) if *faulty == round => return Err(Rejection::Updater(reason.clone())),
+                _ if chunk.applied >= round => gather.put(index, chunk.bytes(), || chunk.share()),
+                _ => targets.push((*id, round, index)),
+            }
+        }
+        if targets.is_empty() {
+            return Ok(Ran::Reply(Message::new(Kind::Reply).with_part(3, gather.finish())));
+        }
+        self.wait(asked, &targets, Waited::Pull(gather))
+    }
+
+    fn describe(&mut self, asked: &Asked, message: &Message) -> Result<Ran, Rejection> {
+        let (keys, wait): (Vec<Key>, bool) = decode_part(message.part(1))?;
+        let missing: Vec<KeyId> = keys
+            .iter()
+            .map(Key::id)
+            .filter(|&id| !self.shard.is_complete(id))
+            .collect::<HashSet<_>>()
+            .into_iter()
+            .collect();
+        if missing.is_empty() || !wait {
+            return Ok(Ran::Reply(self.description(&keys)?));
+        }
+        let id = self.waiting.next_id();
+        for key in &missing {
+            self.init_waiters.entry(*key).or_default().push(id);
+        }
+        self.waiting.insert(id, asked.wait(missing.len(), Waited::Describe(keys)));
+        Ok(Ran::Waits)
+    }
+
+    fn description(&self, keys: &[Key]) -> Result<Message, Rejection> {
+        let mut metas = Vec::with_capacity(keys.len());
+        for key in keys {
+            let meta = self.shard.meta(key.id());
+            if let Some(meta) = meta
+                && meta.key != *key
+            {
+                return Err(Rejection::KeyClash { key: key.clone(), existing: meta.key.clone() });
+            }
+            metas.push(meta.filter(|_| self.shard.is_complete(key.id())).map(|meta| (**meta).clone()));
+        }
+        Ok(Message::new(Kind::Reply).with_part(1, encode_part(&metas)?))
+    }
+
+    fn set_updater(&mut self, message: &Message) -> Result<Ran, Rejection> {
+        let spec: UpdaterSpec = decode_part(message.part(1))?;
+        if self.shard.updater_spec() != Some(&spec) {
+            let updater = self.config.updaters.decode(&spec).map_err(Rejection::Updater)?;
+            self.shard.set_updater(spec, updater);
+        }
+        Ok(Ran::Reply(Message::new(Kind::Reply)))
+    }
+
+    fn leave(&mut self, node: NodeId, rank: Rank, out: &mut Vec<Action>) {
+        if let Some(worker) = self.workers.get_mut(&node)
+            && std::mem::replace(&mut worker.live, false)
+        {
+            self.forget_waits_of(node);
+            self.go_on_without(rank, out);
+        }
+    }
+
+    /// Parks a request on chunks, unless a lost worker makes it hopeless.
+    fn wait(&mut self, asked: &Asked, targets: &[(ChunkId, u64, usize)], what: Waited) -> Result<Ran, Rejection> {
+        for (id, round, _) in targets {
+            if let Some(rejection) = self.hopeless(*id, *round) {
+                return Err(rejection);
+            }
+        }
+        let wait = self.waiting.next_id();
+        for (id, round, index) in targets {
+            if let Some(chunk) = self.shard.chunk_mut(*id) {
+                chunk.waiters.push((*round, wait, *index));
+            }
+        }
+        self.waiting.insert(wait, asked.wait(targets.len(), what));
+        Ok(Ran::Waits)
+    }
+
+    /// Applies every complete round of the chunk, one at a time, and answers those who waited for exactly that one.
+    fn close_rounds(&mut self, id: ChunkId, out: &mut Vec<Action>) {
+        while self.shard.close_round(id, &self.required) {
+            let Some(chunk) = self.shard.chunk_mut(id) else { return };
+            if chunk.waiters.is_empty() {
+                continue;
+            }
+            let applied = chunk.applied;
+            let (ready, still) =
+                std::mem::take(&mut chunk.waiters).into_iter().partition(|(round, ..)| *round <= applied);
+            chunk.waiters = still;
+            let fault = chunk.fault.clone().filter(|(round, _)| *round == applied);
+            let ready: Vec<(u64, WaitId, usize)> = ready;
+            for (_, wait, index) in ready {
+                let Some(chunk) = self.shard.chunk_mut(id) else { return };
+                if let Some(Wait { what: Waited::Pull(gather), .. }) = self.waiting.get_mut(wait) {
+                    gather.put(index, chunk.bytes(), || chunk.share());
+                    if let Some((_, reason)) = &fault {
+                        self.fail_wait(wait, &Rejection::Updater(reason.clone()), out);
+                        continue;
+                    }
+                }
+                self.one_less(wait, out);
+            }
+        }
+    }
+
+    /// One of the things a request waits for has come; answers it when that was the last.
+    fn one_less(&mut self, id: WaitId, out: &mut Vec<Action>) {
+        let Some(wait) = self.waiting.get_mut(id) else { return };
+        wait.remaining -= 1;
+        if wait.remaining > 0 {
+            return;
+        }
+        let Some(wait) = self.waiting.remove(id) else { return };
+        let reply = match wait.what {
+            Waited::Pull(gather) => Message::new(Kind::Reply).with_part(3, gather.finish()),
+            Waited::Push(_) => Message::new(Kind::Reply),
+            Waited::Describe(keys) => self.description(&keys).unwrap_or_else(|rejection| refusal(&rejection)),
+        };
+        self.reply(wait.worker, wait.sequence, reply, out);
+    }
+
+    fn fail_wait(&mut self, id: WaitId, rejection: &Rejection, out: &mut Vec<Action>) {
+        if let Some(wait) = self.drop_wait(id) {
+            self.refused += 1;
+            self.reply(wait.worker, wait.sequence, refusal(rejection), out);
+        }
+    }
+
+    fn drop_wait(&mut self, id: WaitId) -> Option<Wait> {
+        let wait = self.waiting.remove(id)?;
+        for chunk in wait.chunks() {
+            if let Some(chunk) = self.shard.chunk_mut(chunk) {
+                chunk.waiters.retain(|(_, waiter, _)| *waiter != id);
+            }
+        }
+        if let Waited::Describe(keys) = &wait.what {
+            for key in keys.iter().map(Key::id) {
+                if let Some(waiters) = self.init_waiters.get_mut(&key) {
+                    waiters.retain(|waiter| *waiter != id);
+                    if waiters.is_empty() {
+                        self.init_waiters.remove(&key);
+                    }
+                }
+            }
+        }
+        Some(wait)
+    }
+
+    fn forget_waits_of(&mut self, node: NodeId) {
+        for id in self.waiting.ids() {
+            if self.waiting.get(id).is_some_and(|wait| wait.worker == node) {
+                self.drop_wait(id);
+            }
+        }
+    }
+
+    fn go_on_without(&mut self, rank: Rank, out: &mut Vec<Action>) {
+        self.required.remove(rank);
+        let mut open: Vec<ChunkId> = self.shard.chunks_mut().map(|(id, _)| id).collect();
+        // Hash order must not show in what is sent.
+        open.sort_unstable();
+        for id in open {
+            self.close_rounds(id, out);
+        }
+    }
+
+    fn fail_hopeless_waits(&mut self, out: &mut Vec<Action>) {
+        for id in self.waiting.ids() {
+            let Some(wait) = self.waiting.get(id) else { continue };
+            let rejection = wait.chunks().into_iter().find_map(|chunk| {
+                let (round, ..) = *self.shard.chunk_mut(chunk)?.waiters.iter().find(|(_, waiter, _)| *waiter == id)?;
+                self.hopeless(chunk, round)
+            });
+            if let Some(rejection) = rejection {
+                self.fail_wait(id, &rejection, out);
+            }
+        }
+    }
+
+    /// Why this round will never be applied, if it will not.
+    fn hopeless(&mut self, id: ChunkId, round: u64) -> Option<Rejection> {
+        let chunk = self.shard.chunk_mut(id)?;
+        self.lost
+            .iter()
+            .find(|(rank, ..)| chunk.contributed(*rank) < round)
+            .map(|(_, name, reason)| Rejection::WorkerLost { name: name.clone(), reason: reason.clone() })
+    }
+
+    fn what_is_missing(&self, id: WaitId, wait: &Wait, waited: Duration) -> Rejection {
+        if let Waited::Describe(keys) = &wait.what {
+            let key = keys.iter().find(|key| !self.shard.is_complete(key.id()));
+            return Rejection::InitIncomplete { key: key.cloned().unwrap_or(Key::Int(0)), waited };
+        }
+        let stuck = wait.chunks().into_iter().find_map(|chunk_id| {
+            let chunk = self.shard.chunk(chunk_id)?;
+            chunk.waiters.iter().any(|(_, waiter, _)| *waiter == id).then_some((chunk_id, chunk))
+        });
+        match stuck {
+            Some(((key, _), chunk)) => Rejection::RoundIncomplete {
+                key,
+                round: chunk.applied + 1,
+                missing: chunk.rounds.missing(&self.required),
+                waited,
+            },
+            None => Rejection::Malformed("a wait without anything to wait for".to_owned()),
+        }
+    }
+
+    fn reply(&mut self, to: NodeId, sequence: u64, reply: Message, out: &mut Vec<Action>) {
+        let reply = reply.with_header(|header| header.sequence = sequence);
+        if self.config.keep_replies
+            && let Some(worker) = self.workers.get_mut(&to)
+        {
+            worker.window.keep_reply(sequence, reply.clone());
+        }
+        out.push(Action::Send { to, message: reply });
+    }
+}
+
+/// Who asked, and how long it may wait.
+struct Asked {
+    from: NodeId,
+    rank: Rank,
+    sequence: u64,
+    now: Instant,
+    timeout: Duration,
+}
+
+impl Asked {
+    fn wait(&self, remaining: usize, what: Waited) -> Wait {
+        Wait {
+            worker: self.from,
+            sequence: self.sequence,
+            since: self.now,
+            deadline: self.now + self.timeout,
+            remaining,
+            what,
+        }
+    }
+}
+
+fn timeout_of(message: &Message) -> Duration {
+    match message.header().deadline_ms {
+        0 => TIMEOUT_DEFAULT,
+        ms => Duration::from_millis(u64::from(ms)).min(TIMEOUT_MAX),
+    }
+}
+
+/// Whether the entries and the values that came with them fit.
+fn check_total(entries: &[Entry], message: &Message) -> Result<(), Rejection> {
+    let total = entries.iter().try_fold(0_u64, |total, entry| total.checked_add(entry.bytes));
+    let found = message.part(3).len() as u64;
+    if total != Some(found) {
+        return Err(Rejection::Malformed(format!("entries announce {total:?} bytes of values, {found} came")));
+    }
+    match entries.iter().find(|entry| DType::from_code(entry.dtype).is_none()) {
+        Some(entry) => Err(Rejection::Malformed(format!("element type code {}", entry.dtype))),
+        None => Ok(()),
+    }
+}
+
+/// A reply that says no.
+fn refusal(rejection: &Rejection) -> Message {
+    let part = encode_part(rejection).or_else(|error| encode_part(&Rejection::Malformed(error.0))).unwrap_or_default();
+    Message::new(Kind::Reply).with_part(0, part).with_header(|header| header.status = 1)
+}
