@@ -1,4 +1,5 @@
 //! Whole clusters in one process: real drivers over memory vans.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,7 @@ impl Cluster {
         let hub = MemoryHub::new();
         let (van, inbox) = hub.bind(NodeId(1), InboxLimits::default()).unwrap();
         let scheduler = van.endpoint().clone();
-        let config =
-            SchedulerConfig { workers, servers, job, start_timeout: TIMEOUT, linger: Duration::ZERO };
+        let config = SchedulerConfig { workers, servers, job, start_timeout: TIMEOUT, linger: Duration::ZERO };
         let nodes = vec![tokio::spawn(run_scheduler(config, Arc::new(van), inbox))];
         let mut cluster = Self { hub, scheduler, nodes, next_node: 2 };
         for rank in 0..servers {
@@ -55,8 +55,7 @@ impl Cluster {
         let mut starting = Vec::new();
         for rank in 0..count {
             let (member, van, inbox) = self.node(Role::Worker, rank);
-            let settings =
-                WorkerSettings { member, consistency, timeout: TIMEOUT, window: WindowLimits::default() };
+            let settings = WorkerSettings { member, consistency, timeout: TIMEOUT, window: WindowLimits::default() };
             let (handle, place, driver) = start_worker(settings, van, inbox);
             starting.push((handle, place, tokio::spawn(driver)));
         }
