@@ -1,0 +1,155 @@
+//! The roles other than worker: what `kv scheduler` and `kv server` run, and what a program runs that is started in
+//! every role by the same command.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use kv_core::cluster::{NodeId, Role};
+use kv_core::driver;
+use kv_core::machine::{Joined, MemberConfig, SchedulerConfig, ServerConfig};
+use kv_core::updater::UpdaterRegistry;
+use kv_core::wire::StatusReport;
+use kv_core::{Endpoint, Error, Inbox, Van};
+use std::time::Duration;
+
+use crate::config::{NodeConfig, Settings, process_env};
+use crate::transport;
+
+/// How long a scheduler stays after the end where answers can be lost.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Runs a scheduler until its job is over. `listening` hears its address as soon as it takes connections.
+///
+/// # Errors
+/// The port is in use, nodes are missing at the start-up deadline, a node was lost.
+///
+/// # Cancel safety
+/// Dropping the future is like killing the scheduler.
+pub async fn run_scheduler(config: &NodeConfig, listening: impl FnOnce(&Endpoint)) -> Result<(), Error> {
+    let missing = |what: &str| Error::Config(format!("the scheduler must know the number of {what}"));
+    let (van, inbox) = transport::bind(config, new_node()?, None).await?;
+    let scheduler = SchedulerConfig {
+        workers: config.num_workers.ok_or_else(|| missing("workers"))?,
+        servers: config.num_servers.ok_or_else(|| missing("servers"))?,
+        job: config.shared.clone(),
+        start_timeout: config.startup_timeout,
+        linger: if van.capability().reliable { Duration::ZERO } else { LINGER },
+    };
+    listening(van.endpoint());
+    driver::run_scheduler(scheduler, van, inbox).await
+}
+
+/// Runs a server until its job is over. `joined` hears its place in the job.
+///
+/// # Errors
+/// The scheduler is unreachable or refuses, nodes are missing at the start-up deadline, the job failed.
+///
+/// # Cancel safety
+/// Dropping the future is like killing the server.
+pub async fn run_server(
+    config: &NodeConfig,
+    updaters: UpdaterRegistry,
+    joined: impl FnMut(Joined) + Send,
+) -> Result<(), Error> {
+    let (member, van, inbox) = join(config, Role::Server).await?;
+    let server = ServerConfig { updaters: Arc::new(updaters), keep_replies: !van.capability().reliable };
+    driver::run_server(member, server, van, inbox, joined).await
+}
+
+/// Asks the scheduler of a running job who is there.
+///
+/// # Errors
+/// It cannot be reached or does not answer within the configured deadline.
+///
+/// # Cancel safety
+/// Dropping the future gives up asking.
+pub async fn status(config: &NodeConfig) -> Result<StatusReport, Error> {
+    let scheduler = scheduler_of(config)?;
+    let (van, inbox) = transport::bind(config, new_node()?, local_host(config)).await?;
+    driver::ask_status(van, inbox, &scheduler, config.timeout).await
+}
+
+/// The updaters of this build: those of `kv-core` and all of `kv-optim`. A server of your own adds its own.
+#[must_use]
+pub fn updaters() -> UpdaterRegistry {
+    let mut registry = UpdaterRegistry::default();
+    kv_optim::register(&mut registry);
+    registry
+}
+
+/// Runs the scheduler or server when the environment asks for that role (`DMLC_ROLE`, `KV_ROLE`), and returns whether
+/// it did. The first line of a program that launchers start once for every role, as they do with MXNet scripts:
+///
+/// ```no_run
+/// # fn main() -> Result<(), kv::Error> {
+/// if kv::node::serve_if_asked()? {
+///     return Ok(());
+/// }
+/// let store = kv::KvStore::create("dist_sync")?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// Those of the role.
+pub fn serve_if_asked() -> Result<bool, Error> {
+    let settings = Settings::load(Settings::default(), None, &process_env);
+    match settings.role {
+        Some(Role::Scheduler) => {
+            let config = settings.resolve(Role::Scheduler)?;
+            runtime()?.block_on(run_scheduler(&config, |endpoint| tracing::info!("listening on {endpoint}")))?;
+            Ok(true)
+        }
+        Some(Role::Server) => {
+            let config = settings.resolve(Role::Server)?;
+            runtime()?.block_on(run_server(&config, updaters(), |_| {}))?;
+            Ok(true)
+        }
+        Some(Role::Worker | Role::Observer) | None => Ok(false),
+    }
+}
+
+/// One thread that does everything: a node hands nothing over between threads.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Error::Config(format!("cannot start a runtime: {error}")))
+}
+
+/// Binds a van and says how to join with it.
+pub(crate) async fn join(
+    config: &NodeConfig,
+    role: Role,
+) -> Result<(MemberConfig, Arc<dyn Van>, Inbox), Error> {
+    let scheduler = scheduler_of(config)?;
+    let (van, inbox) = transport::bind(config, new_node()?, local_host(config)).await?;
+    let member = MemberConfig {
+        node: van.node(),
+        role,
+        rank: config.rank,
+        endpoint: van.endpoint().clone(),
+        scheduler,
+        start_timeout: config.startup_timeout,
+    };
+    Ok((member, van, inbox))
+}
+
+fn scheduler_of(config: &NodeConfig) -> Result<Endpoint, Error> {
+    let missing = || Error::Config("the address of the scheduler is not set".to_owned());
+    config.scheduler.as_ref().map(crate::config::HostPort::endpoint).ok_or_else(missing)
+}
+
+fn new_node() -> Result<NodeId, Error> {
+    NodeId::random().map_err(|error| Error::Config(format!("no random identity to be had: {error}")))
+}
+
+/// The address from which this machine reaches the scheduler: where the others reach this node, unless told
+/// otherwise. Nothing is sent.
+fn local_host(config: &NodeConfig) -> Option<String> {
+    if config.advertise.is_some() {
+        return config.advertise.clone();
+    }
+    let scheduler = config.scheduler.as_ref()?;
+    let any = if config.listen.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect((scheduler.host.as_str(), scheduler.port)).ok()?;
+    Some(socket.local_addr().ok()?.ip().to_string())
+}
