@@ -1,1 +1,6 @@
 //! kv.
+
+pub mod config;
+pub mod transport;
+
+pub use config::{NodeConfig, Settings};
