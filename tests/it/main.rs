@@ -1,0 +1,10 @@
+//! Whole clusters over TCP in one process, through the public API.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod aliasing;
+mod cluster;
+mod errors;
+mod losses;
+mod sizes;
+mod strangers;
+mod sync_rounds;
