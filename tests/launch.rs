@@ -9,7 +9,7 @@
 mod job;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -278,23 +278,42 @@ fn worker_0_can_have_the_standard_output_to_itself() {
     }
 }
 
-#[test]
-fn when_nobody_reads_the_output_the_job_ends() {
+/// Starts a job that writes without end and reads its output up to the worker's process group.
+fn start_flood() -> (Child, BufReader<ChildStdout>, Pid, Job) {
     let job = Job::new("echo pid $$; while :; do echo more; done");
-    let mut child = job.command().stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut child = job.command().stderr(Stdio::null()).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    let group = loop {
+    loop {
         let mut line = String::new();
         assert_ne!(stdout.read_line(&mut line).unwrap(), 0);
         if let Some(pid) = line.strip_prefix("worker 0 | pid ") {
-            break Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+            let group = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+            return (child, stdout, group, job);
         }
-    };
-    drop(stdout);
+    }
+}
+
+fn exit_code(mut child: Child) -> Option<i32> {
     let (sender, code) = sync_channel(1);
     std::thread::spawn(move || sender.send(child.wait().unwrap().code()));
-    assert_eq!(code.recv_timeout(DEADLINE).unwrap(), Some(141));
+    code.recv_timeout(DEADLINE).unwrap()
+}
+
+#[test]
+fn when_nobody_will_read_the_output_the_job_ends() {
+    let (child, stdout, group, _job) = start_flood();
+    drop(stdout);
+    assert_eq!(exit_code(child), Some(141));
     assert_gone(&[group]);
+}
+
+#[test]
+fn a_reader_that_stalls_does_not_keep_signals_from_being_heard() {
+    let (child, stdout, group, _job) = start_flood();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(exit_code(child), Some(143));
+    assert_gone(&[group]);
+    drop(stdout);
 }
 
 #[test]

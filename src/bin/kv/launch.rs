@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// No colours (they are only used on a terminal, and not when NO_COLOR is set)
     #[arg(long)]
     no_color: bool,
-    /// What is passed on to the standard output as it is
+    /// What goes to the standard output
     #[arg(long, value_enum, default_value_t = Stdout::Labelled)]
     stdout: Stdout,
     /// How long a process may take to end when it is told to
