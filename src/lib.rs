@@ -44,7 +44,7 @@ pub mod node;
 mod pending;
 mod session;
 mod store;
-mod transport;
+pub mod transport;
 
 pub use builder::Builder;
 pub use kind::StoreKind;

@@ -115,10 +115,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 }
 
 /// Binds a van and says how to join with it.
-pub(crate) async fn join(
-    config: &NodeConfig,
-    role: Role,
-) -> Result<(MemberConfig, Arc<dyn Van>, Inbox), Error> {
+pub(crate) async fn join(config: &NodeConfig, role: Role) -> Result<(MemberConfig, Arc<dyn Van>, Inbox), Error> {
     let scheduler = scheduler_of(config)?;
     let (van, inbox) = transport::bind(config, new_node()?, local_host(config)).await?;
     let member = MemberConfig {

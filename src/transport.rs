@@ -43,7 +43,7 @@ const KNOWN: &[&str] = &["tcp", "zmq", "mpi"];
 ///
 /// # Errors
 /// When the name is unknown, or its transport is not compiled in.
-pub(crate) fn find(name: &str) -> Result<&'static str, String> {
+pub fn find(name: &str) -> Result<&'static str, String> {
     if let Some(found) = names().iter().find(|known| **known == name) {
         return Ok(found);
     }

@@ -181,11 +181,7 @@ impl AsyncKvStore {
         }
         let elements = value.as_slice::<T>()?;
         if elements.len() != out.len() {
-            return Err(Error::ShapeMismatch {
-                key,
-                expected: value.shape().to_vec(),
-                found: vec![out.len() as u64],
-            });
+            return Err(Error::ShapeMismatch { key, expected: value.shape().to_vec(), found: vec![out.len() as u64] });
         }
         out.copy_from_slice(elements);
         Ok(())
@@ -275,11 +271,8 @@ impl AsyncKvStore {
             return Err(Error::Closed);
         }
         let Backend::Cluster(session) = &self.shared.backend else { return Ok(()) };
-        let barrier = if self.shared.barrier_before_exit.load(Ordering::Acquire) {
-            self.pass_barrier().await
-        } else {
-            Ok(())
-        };
+        let barrier =
+            if self.shared.barrier_before_exit.load(Ordering::Acquire) { self.pass_barrier().await } else { Ok(()) };
         // Also after a failed barrier: the others must not wait for this worker.
         let left = async { session.handle()?.submit(Op::Leave, i32::MIN).await?.await.map(drop) }.await;
         session.wait_for_end();
@@ -300,9 +293,7 @@ impl AsyncKvStore {
     async fn pending<T>(&self, op: Op, extract: fn(Outcome) -> Result<T, Error>) -> Result<Pending<T>, Error> {
         self.check_open()?;
         let started = match &self.shared.backend {
-            Backend::Local(store) => {
-                Started::Done(store.lock().unwrap_or_else(PoisonError::into_inner).call(op))
-            }
+            Backend::Local(store) => Started::Done(store.lock().unwrap_or_else(PoisonError::into_inner).call(op)),
             Backend::Cluster(session) => Started::Waiting(session.handle()?.submit(op, self.priority).await?),
         };
         Ok(Pending::new(started, extract))

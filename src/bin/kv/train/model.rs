@@ -1,0 +1,248 @@
+//! Models: named parameters, the gradient of a batch, and how good they are.
+
+use kv::Tensor;
+use ndarray::{Array2, ArrayView1, ArrayView2, Axis};
+
+use super::args::ModelKind;
+use super::dataset::Examples;
+
+/// A model without its parameters.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    kind: ModelKind,
+    parameters: Vec<Parameter>,
+}
+
+/// A named array.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    /// Rows and columns; a bias has one row.
+    pub(super) shape: [usize; 2],
+}
+
+/// How good a model is on some examples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Score {
+    /// Mean loss per example: half the squared error, or the cross entropy in nats.
+    pub(super) loss: f64,
+    /// Share of examples whose class is predicted; `None` when numbers are predicted.
+    pub(super) accuracy: Option<f64>,
+}
+
+impl Model {
+    /// A model for this many features and classes (0 classes: one number).
+    pub(super) fn new(kind: ModelKind, features: usize, classes: usize, hidden: usize) -> Self {
+        let layer = |weight, bias, inputs, outputs| {
+            [Parameter { name: weight, shape: [inputs, outputs] }, Parameter { name: bias, shape: [1, outputs] }]
+        };
+        let parameters = match kind {
+            ModelKind::Linear | ModelKind::Logistic => layer("weight", "bias", features, 1).to_vec(),
+            ModelKind::Softmax => layer("weight", "bias", features, classes).to_vec(),
+            ModelKind::Mlp => {
+                let mut layers = layer("hidden.weight", "hidden.bias", features, hidden).to_vec();
+                layers.extend(layer("output.weight", "output.bias", hidden, classes));
+                layers
+            }
+        };
+        Self { kind, parameters }
+    }
+
+    pub(super) fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.parameters.iter().map(|parameter| parameter.name)
+    }
+
+    /// Number of all parameters together.
+    pub(super) fn size(&self) -> usize {
+        self.parameters.iter().map(|parameter| parameter.shape[0] * parameter.shape[1]).sum()
+    }
+
+    /// Start values, the same for the same seed: biases 0; weights 0 where the loss is convex, else uniform by the
+    /// number of inputs (He).
+    pub(super) fn start(&self, seed: u64) -> Vec<Array2<f32>> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut values = Vec::new();
+        for parameter in &self.parameters {
+            let bound = (6.0 / parameter.shape[0] as f32).sqrt();
+            let zero = self.kind != ModelKind::Mlp || parameter.name.ends_with("bias");
+            let value = || if zero { 0.0 } else { (random.f32() * 2.0 - 1.0) * bound };
+            values.push(Array2::from_shape_simple_fn(parameter.shape, value));
+        }
+        values
+    }
+
+    /// The gradient of the summed loss over the examples, one array per parameter, and that loss. No example gives
+    /// zeros.
+    pub(super) fn gradient(&self, values: &[Array2<f32>], examples: &Examples) -> (Vec<Array2<f32>>, f64) {
+        let x = examples.features.view();
+        let (hidden, output) = self.forward(values, x);
+        let (delta, loss) = self.delta(output, &examples.targets);
+        let mut gradients = Vec::with_capacity(values.len());
+        let input = match &hidden {
+            Some(hidden) => {
+                // Through the output layer, where the rectifier was open.
+                let mut back = delta.dot(&values[2].t());
+                back.zip_mut_with(hidden, |back, h| {
+                    if *h <= 0.0 {
+                        *back = 0.0;
+                    }
+                });
+                gradients.push(x.t().dot(&back));
+                gradients.push(column_sums(&back));
+                hidden.view()
+            }
+            None => x,
+        };
+        gradients.push(input.t().dot(&delta));
+        gradients.push(column_sums(&delta));
+        (gradients, loss)
+    }
+
+    /// How good the model is.
+    pub(super) fn score(&self, values: &[Array2<f32>], examples: &Examples) -> Score {
+        let (_, output) = self.forward(values, examples.features.view());
+        let right =
+            output.rows().into_iter().zip(&examples.targets).filter(|(row, target)| self.predict(row) == **target);
+        let accuracy = right.count() as f64 / examples.len().max(1) as f64;
+        let (_, loss) = self.delta(output, &examples.targets);
+        let is_classifier = self.kind != ModelKind::Linear;
+        Score { loss: loss / examples.len().max(1) as f64, accuracy: is_classifier.then_some(accuracy) }
+    }
+
+    fn predict(&self, row: &ArrayView1<'_, f32>) -> f32 {
+        if self.kind == ModelKind::Logistic {
+            return f32::from(u8::from(row[0] > 0.0));
+        }
+        let mut best = 0;
+        for (class, score) in row.iter().enumerate() {
+            if *score > row[best] {
+                best = class;
+            }
+        }
+        best as f32
+    }
+
+    /// The hidden layer, if there is one, and the output before its loss.
+    fn forward(&self, values: &[Array2<f32>], x: ArrayView2<'_, f32>) -> (Option<Array2<f32>>, Array2<f32>) {
+        if self.kind != ModelKind::Mlp {
+            return (None, x.dot(&values[0]) + &values[1]);
+        }
+        let mut hidden = x.dot(&values[0]) + &values[1];
+        hidden.mapv_inplace(|h| h.max(0.0));
+        let output = hidden.dot(&values[2]) + &values[3];
+        (Some(hidden), output)
+    }
+
+    /// The derivative of the summed loss by the output, and the loss.
+    fn delta(&self, mut output: Array2<f32>, targets: &[f32]) -> (Array2<f32>, f64) {
+        let mut loss = 0.0;
+        for (mut row, target) in output.rows_mut().into_iter().zip(targets) {
+            match self.kind {
+                ModelKind::Linear => {
+                    row[0] -= target;
+                    loss += 0.5 * f64::from(row[0]).powi(2);
+                }
+                ModelKind::Logistic => {
+                    let z = row[0];
+                    // log(1 + e^z) without overflow.
+                    loss += f64::from(z.max(0.0) + (-z.abs()).exp().ln_1p() - target * z);
+                    row[0] = 1.0 / (1.0 + (-z).exp()) - target;
+                }
+                ModelKind::Softmax | ModelKind::Mlp => {
+                    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    row.mapv_inplace(|z| (z - max).exp());
+                    let sum = row.sum();
+                    row.mapv_inplace(|e| e / sum);
+                    let class = *target as usize;
+                    loss -= f64::from(row[class].max(f32::MIN_POSITIVE)).ln();
+                    row[class] -= 1.0;
+                }
+            }
+        }
+        (output, loss)
+    }
+}
+
+fn column_sums(of: &Array2<f32>) -> Array2<f32> {
+    of.sum_axis(Axis(0)).insert_axis(Axis(0))
+}
+
+/// A parameter's values as the store takes them.
+pub(super) fn to_tensor(values: &Array2<f32>) -> Result<Tensor, kv::Error> {
+    let values = values.as_standard_layout();
+    Tensor::new(values.shape(), values.as_slice().unwrap_or_default())
+}
+
+/// A parameter's values as the store gives them.
+pub(super) fn from_tensor(tensor: &Tensor, parameter: &Parameter) -> Result<Array2<f32>, kv::Error> {
+    let fit = |error: ndarray::ShapeError| kv::Error::Protocol(format!("{}: {error}", parameter.name));
+    Array2::from_shape_vec(parameter.shape, tensor.to_vec()?).map_err(fit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples(kind: ModelKind) -> Examples {
+        let mut random = fastrand::Rng::with_seed(7);
+        let features = Array2::from_shape_simple_fn([6, 4], || random.f32() * 2.0 - 1.0);
+        let targets: &[f32] = match kind {
+            ModelKind::Linear => &[0.5, -1.0, 2.0, 0.0, 1.5, -0.5],
+            ModelKind::Logistic => &[0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
+            ModelKind::Softmax | ModelKind::Mlp => &[0.0, 1.0, 2.0, 0.0, 1.0, 2.0],
+        };
+        Examples { features, targets: targets.to_vec() }
+    }
+
+    /// Every component against the difference quotient of the loss.
+    #[test]
+    fn gradients_are_the_derivatives_of_the_loss() {
+        for kind in [ModelKind::Linear, ModelKind::Logistic, ModelKind::Softmax, ModelKind::Mlp] {
+            let examples = examples(kind);
+            let model = Model::new(kind, 4, 3, 5);
+            let mut random = fastrand::Rng::with_seed(3);
+            let mut values = model.start(1);
+            values.iter_mut().for_each(|value| value.mapv_inplace(|v| v + (random.f32() - 0.5) * 0.5));
+            let (gradients, _) = model.gradient(&values, &examples);
+            for (index, gradient) in gradients.iter().enumerate() {
+                for (place, found) in gradient.indexed_iter() {
+                    let step = 1e-2_f32;
+                    let mut loss_at = |offset: f32| {
+                        let old = values[index][place];
+                        values[index][place] = old + offset;
+                        let (_, loss) = model.gradient(&values, &examples);
+                        values[index][place] = old;
+                        loss
+                    };
+                    let expected = (loss_at(step) - loss_at(-step)) / f64::from(2.0 * step);
+                    let close = (expected - f64::from(*found)).abs() < 0.02 * expected.abs().max(1.0);
+                    assert!(close, "{kind:?} {} {place:?}: {found}, expected {expected}", model.parameters[index].name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_examples_give_zero_gradients() {
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        let none = examples(ModelKind::Mlp).select(&[]);
+        let (gradients, loss) = model.gradient(&model.start(1), &none);
+        assert_eq!(loss, 0.0);
+        for (gradient, parameter) in gradients.iter().zip(model.parameters()) {
+            assert_eq!(gradient.shape(), parameter.shape);
+            assert!(gradient.iter().all(|g| *g == 0.0));
+        }
+    }
+
+    #[test]
+    fn tensors_keep_values_and_shape() {
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        for (value, parameter) in model.start(9).iter().zip(model.parameters()) {
+            assert_eq!(from_tensor(&to_tensor(value).unwrap(), parameter).unwrap(), *value);
+        }
+    }
+}
