@@ -283,14 +283,14 @@ fn start_flood() -> (Child, BufReader<ChildStdout>, Pid, Job) {
     let job = Job::new("echo pid $$; while :; do echo more; done");
     let mut child = job.command().stderr(Stdio::null()).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    loop {
-        let mut line = String::new();
-        assert_ne!(stdout.read_line(&mut line).unwrap(), 0);
-        if let Some(pid) = line.strip_prefix("worker 0 | pid ") {
-            let group = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
-            return (child, stdout, group, job);
-        }
+    let mut line = String::new();
+    while !line.starts_with("worker 0 | pid ") {
+        line.clear();
+        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "launch has ended");
     }
+    let pid = line.trim_start_matches("worker 0 | pid ").trim();
+    let group = Pid::from_raw(pid.parse().unwrap()).unwrap();
+    (child, stdout, group, job)
 }
 
 fn exit_code(mut child: Child) -> Option<i32> {
