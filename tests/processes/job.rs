@@ -79,7 +79,7 @@ impl Job {
     }
 
     pub(crate) fn start(self) -> Running {
-        Running::new(self.command().spawn().unwrap(), self)
+        Running::new(self.command().spawn().unwrap(), Some(self))
     }
 
     pub(crate) fn run(self) -> Outcome {
@@ -95,7 +95,8 @@ pub(crate) struct Running {
     lines: Receiver<Line>,
     seen: Vec<Line>,
     ended: bool,
-    _job: Job,
+    /// Its directory, as long as it runs.
+    _job: Option<Job>,
 }
 
 struct Line {
@@ -112,7 +113,13 @@ pub(crate) struct Outcome {
 }
 
 impl Running {
-    fn new(mut child: Child, job: Job) -> Self {
+    /// Any other command of the program under test.
+    pub(crate) fn of(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::new(command.spawn().unwrap(), None)
+    }
+
+    fn new(mut child: Child, job: Option<Job>) -> Self {
         let pid = Pid::from_child(&child);
         let (sender, lines) = sync_channel(1 << 16);
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
@@ -144,6 +151,16 @@ impl Running {
         }
     }
 
+    /// The last epoch that a training has told of so far.
+    pub(crate) fn last_epoch(&mut self) -> u64 {
+        self.seen.extend(self.lines.try_iter());
+        let number = |line: &Line| {
+            let text = String::from_utf8_lossy(&line.bytes).into_owned();
+            text.strip_prefix("epoch")?.split_whitespace().next()?.parse().ok()
+        };
+        self.seen.iter().rev().find_map(number).unwrap_or(0)
+    }
+
     /// Waits for a line that ends in a process id.
     pub(crate) fn pid(&mut self, start: &str) -> Pid {
         Pid::from_raw(self.line(start).trim().parse().unwrap()).unwrap()
@@ -156,7 +173,7 @@ impl Running {
     pub(crate) fn finish(mut self) -> Outcome {
         let code = match self.code.recv_timeout(DEADLINE) {
             Ok(code) => code,
-            Err(error) => panic!("launch does not end: {error}; it said:\n{}", self.text()),
+            Err(error) => panic!("it does not end: {error}; it said:\n{}", self.text()),
         };
         let elapsed = self.started.elapsed();
         self.ended = true;

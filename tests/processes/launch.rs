@@ -2,19 +2,14 @@
 //!
 //! Shell scripts stand for the scheduler and the servers. A script that says `pid` says its process group.
 
-#![cfg(all(feature = "cli", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "the lint sees no test in the functions that tests share")]
-
-#[path = "launch/job.rs"]
-mod job;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use job::{DEADLINE, FOREVER, Job, SCHEDULER, assert_gone, members};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::job::{DEADLINE, FOREVER, Job, SCHEDULER, assert_gone, members};
 
 /// A script that tells its group and lasts until it is ended.
 const TELL_AND_LAST: &str = "echo pid $$; exec sleep 1000";
