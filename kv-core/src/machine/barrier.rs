@@ -69,8 +69,10 @@ impl Barrier {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, workers: &[(NodeId, Rank)]) -> Vec<(NodeId, Control)> {
-        let missing: Vec<Rank> =
+        let mut missing: Vec<Rank> =
             workers.iter().filter(|(node, _)| !self.arrived.contains_key(node)).map(|(_, rank)| *rank).collect();
+        // Workers are listed as they joined.
+        missing.sort_unstable();
         let expired: Vec<NodeId> =
             self.arrived.iter().filter(|(_, arrived)| arrived.deadline <= now).map(|(node, _)| *node).collect();
         let number = self.released + 1;
