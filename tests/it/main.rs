@@ -3,8 +3,10 @@
 
 mod aliasing;
 mod cluster;
+mod deadlines;
 mod errors;
 mod losses;
 mod sizes;
+mod starting;
 mod strangers;
 mod sync_rounds;

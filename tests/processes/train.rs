@@ -13,8 +13,7 @@ fn train(args: &[&str]) -> Outcome {
 
 fn done(outcome: &Outcome) -> serde_json::Value {
     assert_eq!(outcome.code, 0, "{}", outcome.err());
-    let lines: Vec<serde_json::Value> =
-        outcome.out().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<serde_json::Value> = outcome.out().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (done, epochs) = lines.split_last().unwrap();
     assert_eq!(done["event"], "done");
     assert!(!epochs.is_empty());
