@@ -138,8 +138,9 @@ pub(super) async fn v13_peer_down_once(node: &mut Node) -> Result<(), Failure> {
         "a send to a lost peer: {sent:?}"
     );
 
-    // Rank 1 dies without a word; only ranks from 2 remain to hear of it.
-    let rest: Vec<_> = (1..node.size()).collect();
+    // Rank 1 dies without a word; only ranks from 2 remain to hear of it. It does not lead this barrier, because what
+    // it says last may be lost.
+    let rest: Vec<_> = (1..node.size()).rev().collect();
     node.barrier_of(&rest).await?;
     if node.rank == 1 {
         node.die();

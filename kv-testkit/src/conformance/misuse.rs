@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use super::node::{Failure, Node, ensure, pattern};
 
 const DATA: u32 = 1;
-const STOP: u32 = 2;
+
+/// Number of the message that ends an exchange.
+const STOP: u64 = u64::MAX;
 
 /// An answer within this time needed no waiting for anybody.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -115,8 +117,8 @@ pub(super) async fn v16_strangers_harm_nobody(node: &mut Node) -> Result<(), Fai
     match node.rank {
         0 => loop {
             // Rank 0 is the victim; it keeps answering rank 1 meanwhile.
-            let message = node.next_message().await?;
-            if message.header().clock == STOP {
+            let message = node.next_from(1, DATA).await?;
+            if message.header().sequence == STOP {
                 break;
             }
             node.send(1, message).await?;
@@ -137,7 +139,7 @@ pub(super) async fn v16_strangers_harm_nobody(node: &mut Node) -> Result<(), Fai
                     () = tokio::task::yield_now() => {}
                 }
             }
-            node.send(0, node.message(STOP, 0)).await?;
+            node.send(0, node.message(DATA, STOP)).await?;
         }
         2 => {
             let Some(address) = node.harness.public_address(&node.endpoints[0]) else {
