@@ -91,7 +91,7 @@ async fn welcome(shared: &Arc<Shared>, mut stream: TcpStream) -> Result<(), Stri
             cut(&own.job, JOB_SHOWN_BYTES),
             cut(&hello.job, JOB_SHOWN_BYTES)
         );
-        refuse(shared, stream, &Answer::Refused(reason.clone())).await;
+        refuse(shared, stream, &Answer::Refused(reason)).await;
         return Err(format!("a node of the job '{}' was refused", hello.job));
     }
     if hello.node == own.node {

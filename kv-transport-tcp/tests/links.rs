@@ -180,7 +180,8 @@ async fn closing_does_not_wait_for_ever() {
             Err(TrySendError::Failed(error)) => panic!("{error}"),
         }
     };
-    assert!(matches!(waiting, Err(VanError::Closed)), "{waiting:?}");
+    // It was queued if the kernel took more after all.
+    assert!(matches!(waiting, Ok(()) | Err(VanError::Closed)), "{waiting:?}");
     a.close().await.unwrap();
     assert!(a_inbox.recv().await.is_none());
 }
