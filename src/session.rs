@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kv_core::cluster::Role;
-use kv_core::driver::{WindowLimits, WorkerHandle, WorkerSettings, start_worker};
+use kv_core::driver::{WorkerHandle, WorkerSettings, start_worker};
 use kv_core::machine::Joined;
 use kv_core::{Consistency, Error};
 use tokio::sync::oneshot;
@@ -89,10 +89,7 @@ fn run(
             Ok(joined) => joined,
             Err(error) => return started(Err(error)),
         };
-        let window = WindowLimits {
-            calls: u32::try_from(config.window.messages).unwrap_or(u32::MAX),
-            bytes: u32::try_from(config.window.bytes).unwrap_or(u32::MAX),
-        };
+        let window = config.window;
         let settings = WorkerSettings { member, consistency, timeout: config.timeout, window };
         let (handle, place, driver) = start_worker(settings, van, inbox);
         tokio::pin!(driver);

@@ -31,12 +31,8 @@ impl Cluster {
         let address = scheduler.line("listening on tcp://");
         let (host, port) = address.rsplit_once(':').unwrap();
         let node = |role, rank, args: &[&str]| {
-            let place = [
-                ("DMLC_ROLE", role),
-                ("DMLC_PS_ROOT_URI", host),
-                ("DMLC_PS_ROOT_PORT", port),
-                ("DMLC_RANK", rank),
-            ];
+            let place =
+                [("DMLC_ROLE", role), ("DMLC_PS_ROOT_URI", host), ("DMLC_PS_ROOT_PORT", port), ("DMLC_RANK", rank)];
             Running::of(kv(args, &place))
         };
         let servers = ["0", "1"].map(|rank| node("server", rank, &["server"]));
@@ -118,10 +114,8 @@ fn a_killed_scheduler_ends_everybody() {
 
 #[test]
 fn a_job_that_does_not_gather_says_who_is_missing() {
-    let mut scheduler = Running::of(kv(
-        &["scheduler", "--port", "0", "-n", "1", "-s", "2", "--startup-timeout", "2s"],
-        &[],
-    ));
+    let mut scheduler =
+        Running::of(kv(&["scheduler", "--port", "0", "-n", "1", "-s", "2", "--startup-timeout", "2s"], &[]));
     let address = scheduler.line("listening on tcp://");
     let server = Running::of(kv(&["server", "--scheduler", &address, "--rank", "0"], &[]));
     let (scheduler, server) = (scheduler.finish(), server.finish());

@@ -48,7 +48,7 @@ fn shows_who_is_there_and_what_they_hold() {
     assert!(table.contains("server") && table.contains("worker") && table.contains("live"), "{table}");
     worker.signal(rustix::process::Signal::TERM);
     worker.finish();
-    servers.map(Running::finish);
+    servers.into_iter().for_each(|server| drop(server.finish()));
     scheduler.finish();
 }
 

@@ -13,8 +13,7 @@ fn train(args: &[&str]) -> Outcome {
 
 fn done(outcome: &Outcome) -> serde_json::Value {
     assert_eq!(outcome.code, 0, "{}", outcome.err());
-    let lines: Vec<serde_json::Value> =
-        outcome.out().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<serde_json::Value> = outcome.out().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (done, epochs) = lines.split_last().unwrap();
     assert_eq!(done["event"], "done");
     assert!(!epochs.is_empty());
@@ -71,7 +70,7 @@ fn every_model_and_mode_runs() {
     std::fs::write(&svm, rows).unwrap();
     for mode in ["sync", "async"] {
         let sign = done(&train(&["--json", "--model", "logistic", "--data", svm.to_str().unwrap(), "--mode", mode]));
-        assert_eq!(sign["test_accuracy"].as_f64(), Some(1.0), "{sign}");
+        assert!(sign["test_accuracy"].as_f64().unwrap() > 0.99, "{mode}: {sign}");
         let digits = done(&train(&["--json", "--model", "softmax", "--mode", mode, "--lr", "0.05"]));
         assert!(digits["test_accuracy"].as_f64().unwrap() > 0.93, "{digits}");
     }
