@@ -35,13 +35,14 @@ struct Shared {
 }
 
 enum Backend {
-    Local(Mutex<LocalStore>),
+    Local(Box<Mutex<LocalStore>>),
     Cluster(Session),
 }
 
 impl AsyncKvStore {
     pub(crate) fn local(name: String) -> Self {
-        Self::new(name, Backend::Local(Mutex::new(LocalStore::new(Arc::new(node::updaters())))))
+        let store = LocalStore::new(Arc::new(node::updaters()));
+        Self::new(name, Backend::Local(Box::new(Mutex::new(store))))
     }
 
     pub(crate) fn cluster(name: String, session: Session) -> Self {

@@ -83,12 +83,11 @@ fn the_others_go_on_without_a_killed_worker_when_told_so() {
 
 #[test]
 fn a_stopped_worker_is_lost_after_the_liveness_deadline() {
-    let cluster = Cluster::start(&[("KV_DEAD_AFTER", "2s"), ("KV_HEARTBEAT_INTERVAL", "500ms")]);
-    let stopped = cluster.workers[1].pid;
-    kill_process(stopped, Signal::STOP).unwrap();
-    let cluster = Cluster { workers: cluster.workers.into_iter().take(1).collect(), ..cluster };
+    let mut cluster = Cluster::start(&[("KV_DEAD_AFTER", "2s"), ("KV_HEARTBEAT_INTERVAL", "500ms")]);
+    // Killed when this test is over, also by its `drop`.
+    let stopped = cluster.workers.remove(1);
+    kill_process(stopped.pid, Signal::STOP).unwrap();
     let (scheduler, servers, workers) = cluster.finish();
-    let _ = kill_process(stopped, Signal::KILL);
     assert_failed(servers.iter().chain([&scheduler]).chain(&workers), "no heartbeat for 2s");
 }
 
