@@ -142,8 +142,11 @@ impl Server {
     /// A request from a node arrived.
     pub fn handle(&mut self, now: Instant, from: NodeId, message: Message, out: &mut Vec<Action>) {
         let sequence = message.header().sequence;
-        let Some(worker) = self.workers.get_mut(&from).filter(|worker| worker.live || message.kind() == Kind::Leave)
-        else {
+        let worker = self.workers.get_mut(&from).filter(|worker| {
+            // One that has left may ask again for what it was told before, and whether it has left.
+            worker.live || message.kind() == Kind::Leave || worker.window.has_run(sequence)
+        });
+        let Some(worker) = worker else {
             self.refused += 1;
             if message.kind() != Kind::Reply {
                 let reply = refusal(&Rejection::NotAMember).with_header(|header| header.sequence = sequence);
