@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Action, Joined, LinkEvent};
 use crate::cluster::{NodeId, Rank, Role, Roster, Standing};
 use crate::error::Error;
-use crate::limits::MEMBERS_MAX;
+use crate::limits::{MEMBERS_MAX, TIMEOUT_MAX};
 use crate::van::{Endpoint, VanError};
 use crate::wire::{Control, JoinRequest, NodeStats, Waiting};
 
@@ -68,7 +68,8 @@ pub(super) enum News {
 }
 
 impl Member {
-    pub(super) fn new(config: MemberConfig, now: Instant, out: &mut Vec<Action>) -> Self {
+    pub(super) fn new(mut config: MemberConfig, now: Instant, out: &mut Vec<Action>) -> Self {
+        config.start_timeout = config.start_timeout.min(TIMEOUT_MAX);
         out.push(Action::Connect { endpoint: config.scheduler.clone() });
         Self {
             config,
@@ -218,7 +219,8 @@ impl Member {
             return None;
         }
         let limit = if self.roster.is_some() {
-            self.last_heard + self.dead_after()
+            // More often than a stop must last to be noticed.
+            (self.last_heard + self.dead_after()).min(self.last_timeout + self.dead_after() / 4)
         } else {
             self.started + self.config.start_timeout
         };
@@ -242,6 +244,9 @@ impl Member {
         if servers == 0 || roster.members.len() > MEMBERS_MAX || !roster.slots.is_valid(servers) {
             return self
                 .over(Err(Error::Protocol("the scheduler sent a roster without a server for each slot".into())));
+        }
+        if let Err(reason) = roster.job.check() {
+            return self.over(Err(Error::Protocol(format!("the scheduler sent settings that do not work: {reason}"))));
         }
         if roster.find(self.config.node).is_none_or(|me| me.standing != Standing::Live) {
             let reason = "it has counted this node out".to_owned();

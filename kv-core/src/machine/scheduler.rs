@@ -6,6 +6,7 @@ use super::barrier::Barrier;
 use super::{Action, LinkEvent, Machine};
 use crate::cluster::{Epoch, JobConfig, Member, NodeId, NodeName, Rank, Role, Roster, Standing, WorkerLoss};
 use crate::error::{Error, Rejection};
+use crate::limits::TIMEOUT_MAX;
 use crate::placement::SlotMap;
 use crate::wire::{Control, JoinRequest, Message, NodeStats, NodeStatus, StatusReport, Waiting};
 
@@ -54,7 +55,9 @@ enum Phase {
 impl Scheduler {
     /// A scheduler that starts to gather its job.
     #[must_use]
-    pub fn new(config: SchedulerConfig, now: Instant) -> Self {
+    pub fn new(mut config: SchedulerConfig, now: Instant) -> Self {
+        config.start_timeout = config.start_timeout.min(TIMEOUT_MAX);
+        config.linger = config.linger.min(TIMEOUT_MAX);
         let phase = Phase::Gathering(now + config.start_timeout);
         Self { config, members: Vec::new(), phase, epoch: Epoch(0), barrier: Barrier::default(), last_timeout: now }
     }
@@ -394,8 +397,9 @@ impl Machine for Scheduler {
             Phase::Running => None,
             Phase::Stopped => return None,
         };
-        // Regularly, so that its own stalls are noticed.
-        let regular = self.last_timeout + self.config.job.heartbeat_every;
+        // More often than its own stop must last to be noticed.
+        let JobConfig { heartbeat_every, dead_after, .. } = self.config.job;
+        let regular = self.last_timeout + heartbeat_every.min(dead_after / 4);
         [phase, self.barrier.deadline(), Some(regular)].into_iter().flatten().min()
     }
 }

@@ -18,7 +18,7 @@ use crate::consistency::Consistency;
 use crate::dtype::DType;
 use crate::error::{Error, Rejection};
 use crate::key::{Key, KeyId};
-use crate::limits::ANSWER_GRACE;
+use crate::limits::{ANSWER_GRACE, TIMEOUT_MAX};
 use crate::placement::{Chunks, SlotMap};
 use crate::tensor::Tensor;
 use crate::wire::{DataError, KeyMeta, Kind, Message, UpdaterSpec, decode_part, encode_part};
@@ -95,7 +95,8 @@ impl From<DataError> for Error {
 impl Worker {
     /// A worker that knows no keys.
     #[must_use]
-    pub fn new(config: WorkerConfig, now: Instant) -> Self {
+    pub fn new(mut config: WorkerConfig, now: Instant) -> Self {
+        config.timeout = config.timeout.min(TIMEOUT_MAX);
         let servers = config.servers.clone().into_iter();
         let links = servers.map(|(node, name)| ServerLink::new(node, name, config.resend, now)).collect();
         Self {
