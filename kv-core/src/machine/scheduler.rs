@@ -163,6 +163,9 @@ impl Scheduler {
 
     fn leave(&mut self, now: Instant, node: NodeId, out: &mut Vec<Action>) {
         say(node, &Control::LeaveAck, out);
+        if matches!(self.phase, Phase::Gathering(_)) {
+            self.members.retain(|known| known.member.node != node);
+        }
         let Some(known) = self.members.iter_mut().find(|known| known.member.node == node) else { return };
         if known.member.standing == Standing::Live {
             tracing::info!("{} has left", known.member.name);
@@ -204,10 +207,10 @@ impl Scheduler {
 
     /// Tells everybody of a new roster; releases the barrier and ends the job where the change allows it.
     fn changed(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.epoch.0 += 1;
         if !matches!(self.phase, Phase::Running) {
             return;
         }
-        self.epoch.0 += 1;
         let live: Vec<NodeId> = self
             .members
             .iter()
@@ -331,7 +334,9 @@ impl Machine for Scheduler {
             Control::Heartbeat(stats) => self.heartbeat(from, stats, out),
             Control::BarrierEnter { number, timeout } => {
                 let workers = self.counted_in();
-                if workers.iter().any(|(node, _)| *node == from) {
+                // Before all have joined, nobody knows for whom a barrier would have to wait.
+                let has_started = self.epoch >= Epoch(1);
+                if has_started && workers.iter().any(|(node, _)| *node == from) {
                     for (node, control) in self.barrier.enter(now, from, number, timeout, &workers) {
                         say(node, &control, out);
                     }
