@@ -142,10 +142,9 @@ impl Member {
             Control::JoinRefused(reason) => self.over(Err(Error::Refused { by: "the scheduler".to_owned(), reason })),
             Control::Roster(roster) => self.take_roster(now, roster, stats, out),
             Control::HeartbeatAck => None,
-            Control::LeaveAck => {
-                self.done = true;
-                Some(News::Left)
-            }
+            Control::LeaveAck if self.leaving => self.left(),
+            // A job that ends well while this node says goodbye has heard it.
+            Control::Shutdown { failed: None } if self.leaving => self.left(),
             Control::Shutdown { failed: None } => self.over(Ok(())),
             Control::Shutdown { failed: Some(reason) } => self.over(Err(Error::JobFailed { reason })),
             other => Some(News::Control(other)),
@@ -171,8 +170,7 @@ impl Member {
             }
             LinkEvent::Down { node, reason } if Some(*node) == self.scheduler && !self.done => {
                 if self.leaving {
-                    self.done = true;
-                    return Some(News::Left);
+                    return self.left();
                 }
                 self.over(Err(self.scheduler_lost(reason.to_string())))
             }
@@ -194,6 +192,9 @@ impl Member {
             return self.over(Err(self.start_failed()));
         }
         if self.roster.is_some() && now >= self.last_heard + self.dead_after() {
+            if self.leaving {
+                return self.left();
+            }
             let reason = format!("nothing heard for {:?}", self.dead_after());
             return self.over(Err(self.scheduler_lost(reason)));
         }
@@ -248,7 +249,12 @@ impl Member {
         if let Err(reason) = roster.job.check() {
             return self.over(Err(Error::Protocol(format!("the scheduler sent settings that do not work: {reason}"))));
         }
-        if roster.find(self.config.node).is_none_or(|me| me.standing != Standing::Live) {
+        let standing = roster.find(self.config.node).map(|me| &me.standing);
+        if self.leaving && standing == Some(&Standing::Left) {
+            // As good as the acknowledgement, which may have been lost.
+            return self.left();
+        }
+        if standing != Some(&Standing::Live) {
             let reason = "it has counted this node out".to_owned();
             return self.over(Err(Error::Refused { by: "the scheduler".to_owned(), reason }));
         }
@@ -259,6 +265,12 @@ impl Member {
         // At once: the scheduler repeats a roster until it sees its epoch.
         self.heartbeat(now, stats, out);
         newer.then_some(News::Roster)
+    }
+
+    /// The scheduler has counted this node out, or is not there to do so: either way nobody waits for it.
+    fn left(&mut self) -> Option<News> {
+        self.done = true;
+        Some(News::Left)
     }
 
     fn over(&mut self, result: Result<(), Error>) -> Option<News> {
