@@ -43,6 +43,8 @@ pub struct Server {
     required: RankSet,
     /// Workers that are needed and will never contribute again.
     lost: Vec<(Rank, NodeName, String)>,
+    /// Why nobody will initialise keys any more, once rank 0 is gone.
+    no_init: Option<NoInit>,
     waiting: Waiting,
     init_waiters: HashMap<KeyId, Vec<WaitId>>,
     pushes: u64,
@@ -54,6 +56,13 @@ struct WorkerState {
     rank: Rank,
     live: bool,
     window: ReceiveWindow,
+}
+
+/// What became of the worker that initialises keys.
+#[derive(Clone)]
+enum NoInit {
+    Left,
+    Lost(NodeName, String),
 }
 
 /// What running a request came to.
@@ -78,6 +87,7 @@ impl Server {
             workers: HashMap::new(),
             required: RankSet::default(),
             lost: Vec::new(),
+            no_init: None,
             waiting: Waiting::default(),
             init_waiters: HashMap::new(),
             pushes: 0,
@@ -118,6 +128,13 @@ impl Server {
             }
             state.live = false;
             self.forget_waits_of(member.node);
+            if rank == Rank(0) {
+                let no_init = match &member.standing {
+                    Standing::Lost(reason) => NoInit::Lost(member.name.clone(), reason.clone()),
+                    Standing::Live | Standing::Left => NoInit::Left,
+                };
+                self.end_init_waits(no_init, out);
+            }
             match (&member.standing, loss) {
                 (Standing::Lost(reason), WorkerLoss::Fail) => {
                     self.lost.push((rank, member.name.clone(), reason.clone()));
@@ -142,8 +159,11 @@ impl Server {
     /// A request from a node arrived.
     pub fn handle(&mut self, now: Instant, from: NodeId, message: Message, out: &mut Vec<Action>) {
         let sequence = message.header().sequence;
-        let Some(worker) = self.workers.get_mut(&from).filter(|worker| worker.live || message.kind() == Kind::Leave)
-        else {
+        let worker = self.workers.get_mut(&from).filter(|worker| {
+            // One that has left may ask again for what it was told before, and whether it has left.
+            worker.live || message.kind() == Kind::Leave || worker.window.has_run(sequence)
+        });
+        let Some(worker) = worker else {
             self.refused += 1;
             if message.kind() != Kind::Reply {
                 let reply = refusal(&Rejection::NotAMember).with_header(|header| header.sequence = sequence);
@@ -343,6 +363,13 @@ impl Server {
         if missing.is_empty() || !wait {
             return Ok(Ran::Reply(self.description(&keys)?));
         }
+        match &self.no_init {
+            None => {}
+            Some(NoInit::Left) => return Ok(Ran::Reply(self.description(&keys)?)),
+            Some(NoInit::Lost(name, reason)) => {
+                return Err(Rejection::WorkerLost { name: name.clone(), reason: reason.clone() });
+            }
+        }
         let id = self.waiting.next_id();
         for key in &missing {
             self.init_waiters.entry(*key).or_default().push(id);
@@ -379,8 +406,31 @@ impl Server {
             && std::mem::replace(&mut worker.live, false)
         {
             self.forget_waits_of(node);
+            if rank == Rank(0) {
+                self.end_init_waits(NoInit::Left, out);
+            }
             self.go_on_without(rank, out);
         }
+    }
+
+    /// Nobody will initialise keys any more: whoever waits for one hears so at once.
+    fn end_init_waits(&mut self, no_init: NoInit, out: &mut Vec<Action>) {
+        for id in self.waiting.ids() {
+            let Some(Wait { what: Waited::Describe(keys), .. }) = self.waiting.get(id) else { continue };
+            match &no_init {
+                NoInit::Lost(name, reason) => {
+                    let rejection = Rejection::WorkerLost { name: name.clone(), reason: reason.clone() };
+                    self.fail_wait(id, &rejection, out);
+                }
+                NoInit::Left => {
+                    let reply = self.description(keys).unwrap_or_else(|rejection| refusal(&rejection));
+                    if let Some(wait) = self.drop_wait(id) {
+                        self.reply(wait.worker, wait.sequence, reply, out);
+                    }
+                }
+            }
+        }
+        self.no_init = Some(no_init);
     }
 
     /// Parks a request on chunks, unless a lost worker makes it hopeless.

@@ -18,7 +18,7 @@ use crate::consistency::Consistency;
 use crate::dtype::DType;
 use crate::error::{Error, Rejection};
 use crate::key::{Key, KeyId};
-use crate::limits::ANSWER_GRACE;
+use crate::limits::{ANSWER_GRACE, TIMEOUT_MAX};
 use crate::placement::{Chunks, SlotMap};
 use crate::tensor::Tensor;
 use crate::wire::{DataError, KeyMeta, Kind, Message, UpdaterSpec, decode_part, encode_part};
@@ -51,6 +51,8 @@ pub struct Worker {
     /// Keys that an unfinished `init` or look-up is about; later calls on them wait in `queue`.
     busy: HashMap<KeyId, usize>,
     queue: Vec<(CallId, Op, i32)>,
+    /// The last call has been submitted.
+    leaving: bool,
     over: Option<Error>,
 }
 
@@ -95,7 +97,8 @@ impl From<DataError> for Error {
 impl Worker {
     /// A worker that knows no keys.
     #[must_use]
-    pub fn new(config: WorkerConfig, now: Instant) -> Self {
+    pub fn new(mut config: WorkerConfig, now: Instant) -> Self {
+        config.timeout = config.timeout.min(TIMEOUT_MAX);
         let servers = config.servers.clone().into_iter();
         let links = servers.map(|(node, name)| ServerLink::new(node, name, config.resend, now)).collect();
         Self {
@@ -105,19 +108,26 @@ impl Worker {
             calls: HashMap::new(),
             busy: HashMap::new(),
             queue: Vec::new(),
+            leaving: false,
             over: None,
         }
     }
 
     /// Starts a call. It ends with one [`Action::Complete`], at once or later. Calls on one key take effect in the
-    /// order in which they are submitted; a higher `priority` goes first among calls on different keys.
+    /// order in which they are submitted; a higher `priority` goes first among calls on different keys. A new updater
+    /// is a call on all keys. [`Op::Leave`] waits until every other call has ended, and later calls are refused.
     pub fn submit(&mut self, now: Instant, id: CallId, op: Op, priority: i32, out: &mut Vec<Action>) {
-        if let Some(error) = &self.over {
-            out.push(Action::Complete { call: id, result: Err(error.clone()) });
+        let refused = self.over.clone().or_else(|| self.leaving.then_some(Error::Closed));
+        if let Some(error) = refused {
+            out.push(Action::Complete { call: id, result: Err(error) });
             return;
         }
-        if op.keys().iter().any(|key| self.busy.contains_key(&key.id())) {
-            // In order: nothing on a key overtakes the init or look-up that the key waits for.
+        self.leaving = matches!(op, Op::Leave);
+        self.enter(now, id, op, priority, out);
+    }
+
+    fn enter(&mut self, now: Instant, id: CallId, op: Op, priority: i32, out: &mut Vec<Action>) {
+        if self.must_wait(&op) {
             self.mark_busy(&op, true);
             self.queue.push((id, op, priority));
             return;
@@ -189,6 +199,20 @@ impl Worker {
     pub fn deadline(&self) -> Option<Instant> {
         let limit = self.config.timeout + ANSWER_GRACE;
         self.links.iter().filter_map(|link| link.deadline(limit)).min()
+    }
+
+    /// Whether a call would overtake another one that it must come after.
+    fn must_wait(&self, op: &Op) -> bool {
+        match op {
+            // A server that has counted this worker out answers none of its waits any more.
+            Op::Leave => !self.calls.is_empty() || !self.queue.is_empty(),
+            Op::SetUpdater(_) => !self.busy.is_empty() || !self.queue.is_empty(),
+            // Nothing on a key overtakes the init or look-up that the key waits for, or a call on all keys.
+            _ => {
+                self.queue.iter().any(|(_, queued, _)| queued.is_on_all_keys())
+                    || op.keys().iter().any(|key| self.busy.contains_key(&key.id()))
+            }
+        }
     }
 
     fn start(&mut self, now: Instant, id: CallId, op: Op, priority: i32, out: &mut Vec<Action>) -> Result<(), Error> {
@@ -446,8 +470,10 @@ impl Worker {
             Ok(None) => {}
             Err(error) => out.push(Action::Complete { call: id, result: Err(error) }),
         }
-        if !busy.is_empty() {
-            self.mark_keys_busy(busy.into_iter(), false);
+        let frees_keys = !busy.is_empty();
+        self.mark_keys_busy(busy.into_iter(), false);
+        // Without any call left, what waits is the last one.
+        if frees_keys || self.calls.is_empty() {
             self.run_queue(now, out);
         }
     }
@@ -561,7 +587,7 @@ impl Worker {
             self.mark_busy(op, false);
         }
         for (id, op, priority) in queue {
-            self.submit(now, id, op, priority, out);
+            self.enter(now, id, op, priority, out);
         }
     }
 }
