@@ -276,7 +276,7 @@ impl AsyncKvStore {
             if self.shared.barrier_before_exit.load(Ordering::Acquire) { self.pass_barrier().await } else { Ok(()) };
         // Also after a failed barrier: the others must not wait for this worker.
         let left = async { session.handle()?.submit(Op::Leave, i32::MIN).await?.await.map(drop) }.await;
-        session.wait_for_end();
+        session.closed().await;
         barrier.and(left)
     }
 
