@@ -1,4 +1,5 @@
 //! Single machines, one message at a time: what the simulator has found, each in its smallest form.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
