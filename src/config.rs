@@ -30,7 +30,7 @@
 //! | `worker_loss` | `KV_WORKER_LOSS` | | `fail` |
 //! | `chunk_bytes` | `KV_CHUNK_BYTES` | | 128KiB |
 //! | `deterministic` | `KV_DETERMINISTIC` | | false |
-//! | `window_messages`, `window_bytes` | `KV_WINDOW_MESSAGES`, `KV_WINDOW_BYTES` | | 4096, 16MiB |
+//! | `window_messages`, `window_bytes` | `KV_WINDOW_MESSAGES`, `KV_WINDOW_BYTES` | | 1024, 256MiB |
 //! | `kubernetes` | `KV_KUBERNETES` | `DMLC_USE_KUBERNETES` | false |
 //! | `log` | `KV_LOG` | `PS_VERBOSE` (1 info, 2 debug) | warn |
 //!
@@ -58,7 +58,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kv_core::cluster::{JobConfig, Rank};
+use kv_core::driver::WindowLimits;
 
+pub(crate) use interface::own_address;
 pub use kv_core::Error;
 pub use kv_core::cluster::Role;
 pub use parse::{HostPort, byte_count, duration, host, host_port, role, worker_loss};
@@ -94,17 +96,8 @@ pub struct NodeConfig {
     pub shared: JobConfig,
     /// Whether sums are formed in rank order, bit-identical from run to run.
     pub deterministic: bool,
-    /// What a worker may have unanswered at one server.
-    pub window: Window,
+    /// What a worker may have unfinished before the next call waits.
+    pub window: WindowLimits,
     /// What to log, in the form of a log filter.
     pub log: String,
-}
-
-/// What a worker may have unanswered at one server before it keeps further requests at home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Requests.
-    pub messages: u64,
-    /// Bytes of values.
-    pub bytes: usize,
 }

@@ -30,10 +30,10 @@
 //! # Ok::<(), kv::Error>(())
 //! ```
 //!
-//! - [`KvStore`]: the store, for plain blocking code; [`AsyncKvStore`]: the same for async code
-//! - [`optim`]: optimizers
-//! - [`config`]: settings of a node, from code, environment and file
-//! - [`node`]: the other roles, scheduler and server
+//! - [`KvStore`] is the store for plain blocking code, [`AsyncKvStore`] the same for async code;
+//! - [`optim`] has the optimizers;
+//! - [`config`] the settings of a node, from code, environment and file;
+//! - [`node`] the other roles, scheduler and server.
 //!
 //! Everything else lives in the crates below: `kv-core` (machines, wire, the `Van` seam), `kv-transport-*`, `kv-optim`.
 

@@ -27,7 +27,10 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Dropping the future is like killing the scheduler.
 pub async fn run_scheduler(config: &NodeConfig, listening: impl FnOnce(&Endpoint)) -> Result<(), Error> {
     let missing = |what: &str| Error::Config(format!("the scheduler must know the number of {what}"));
-    let (van, inbox) = transport::bind(config, new_node()?, None).await?;
+    // The name by which the others are told to find it, when it listens on every address.
+    let known_as = config.scheduler.as_ref().map(|scheduler| scheduler.host.clone());
+    let known_as = known_as.or_else(|| config.listen.ip().is_unspecified().then(crate::config::own_address).flatten());
+    let (van, inbox) = transport::bind(config, new_node()?, known_as).await?;
     let scheduler = SchedulerConfig {
         workers: config.num_workers.ok_or_else(|| missing("workers"))?,
         servers: config.num_servers.ok_or_else(|| missing("servers"))?,
@@ -145,6 +148,9 @@ fn local_host(config: &NodeConfig) -> Option<String> {
         return config.advertise.clone();
     }
     let scheduler = config.scheduler.as_ref()?;
+    if !config.listen.ip().is_unspecified() {
+        return None;
+    }
     let any = if config.listen.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect((scheduler.host.as_str(), scheduler.port)).ok()?;

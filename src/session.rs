@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kv_core::cluster::Role;
-use kv_core::driver::{WindowLimits, WorkerHandle, WorkerSettings, start_worker};
+use kv_core::driver::{WorkerHandle, WorkerSettings, start_worker};
 use kv_core::machine::Joined;
 use kv_core::{Consistency, Error};
 use tokio::sync::oneshot;
@@ -19,8 +19,10 @@ pub(crate) struct Session {
     place: Joined,
     /// Ends the thread as if the process had died.
     abort: Option<oneshot::Sender<()>>,
-    /// Hears of the thread's end.
+    /// Hears of the thread's end, in a `drop`.
     ended: Mutex<Receiver<()>>,
+    /// Hears of it where one can await.
+    closed: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 /// How long a dropped store may take to say goodbye.
@@ -32,15 +34,18 @@ impl Session {
         let (started, start) = sync_channel(1);
         let (abort, aborted) = oneshot::channel();
         let (end, ended) = sync_channel(1);
+        let (close, closed) = oneshot::channel();
         let thread = std::thread::Builder::new().name("kv-worker".to_owned());
         let spawned = thread.spawn(move || {
             run(config, consistency, &|result| drop(started.send(result)), aborted);
             // Nobody listens when the store was forgotten.
             let _ = end.try_send(());
+            let _ = close.send(());
         });
         spawned.map_err(|error| Error::Config(format!("cannot start a thread: {error}")))?;
         let (handle, place) = start.recv().unwrap_or(Err(Error::Closed))?;
-        Ok(Self { handle: Some(handle), place, abort: Some(abort), ended: Mutex::new(ended) })
+        let (ended, closed) = (Mutex::new(ended), Mutex::new(Some(closed)));
+        Ok(Self { handle: Some(handle), place, abort: Some(abort), ended, closed })
     }
 
     pub(crate) fn handle(&self) -> Result<&WorkerHandle, Error> {
@@ -51,8 +56,17 @@ impl Session {
         self.place
     }
 
-    /// Waits for the thread after the goodbye was said; `false` when it did not end in time.
-    pub(crate) fn wait_for_end(&self) -> bool {
+    /// Waits for the thread after the goodbye was said: it only delivers what it has still to say, and has a deadline
+    /// for that.
+    pub(crate) async fn closed(&self) {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(closed) = closed {
+            // An error means that the thread is gone as well.
+            let _ = closed.await;
+        }
+    }
+
+    fn wait_for_end(&self) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.recv_timeout(GOODBYE) != Err(RecvTimeoutError::Timeout)
     }
@@ -89,10 +103,7 @@ fn run(
             Ok(joined) => joined,
             Err(error) => return started(Err(error)),
         };
-        let window = WindowLimits {
-            calls: u32::try_from(config.window.messages).unwrap_or(u32::MAX),
-            bytes: u32::try_from(config.window.bytes).unwrap_or(u32::MAX),
-        };
+        let window = config.window;
         let settings = WorkerSettings { member, consistency, timeout: config.timeout, window };
         let (handle, place, driver) = start_worker(settings, van, inbox);
         tokio::pin!(driver);

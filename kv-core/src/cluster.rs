@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, HEARTBEAT_EVERY_MIN, TIMEOUT_MAX};
 use crate::placement::SlotMap;
 use crate::van::Endpoint;
 
@@ -143,6 +144,29 @@ impl Default for JobConfig {
             heartbeat_every: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
         }
+    }
+}
+
+impl JobConfig {
+    /// Whether nodes can work with these settings.
+    ///
+    /// # Errors
+    /// A text that names the setting, its value and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { chunk_bytes, heartbeat_every, dead_after, .. } = self;
+        if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(chunk_bytes) || !chunk_bytes.is_multiple_of(8) {
+            let allowed = format!("a multiple of 8 from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}");
+            return Err(format!("chunk_bytes is {chunk_bytes}; it must be {allowed}"));
+        }
+        if !(HEARTBEAT_EVERY_MIN..=TIMEOUT_MAX).contains(heartbeat_every) {
+            let allowed = format!("from {HEARTBEAT_EVERY_MIN:?} to {TIMEOUT_MAX:?}");
+            return Err(format!("heartbeat_every is {heartbeat_every:?}; it must be {allowed}"));
+        }
+        if dead_after <= heartbeat_every || *dead_after > TIMEOUT_MAX {
+            let allowed = format!("longer than heartbeat_every ({heartbeat_every:?}), at most {TIMEOUT_MAX:?}");
+            return Err(format!("dead_after is {dead_after:?}; it must be {allowed}"));
+        }
+        Ok(())
     }
 }
 

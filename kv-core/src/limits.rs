@@ -54,5 +54,8 @@ pub const ANSWER_GRACE: Duration = Duration::from_secs(3);
 /// Default deadline of every wait.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
+/// Shortest time between two heartbeats: a node that had none would do nothing else.
+pub const HEARTBEAT_EVERY_MIN: Duration = Duration::from_millis(1);
+
 /// Longest deadline a request may carry; longer ones are cut to it.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -91,7 +91,7 @@ async fn welcome(shared: &Arc<Shared>, mut stream: TcpStream) -> Result<(), Stri
             cut(&own.job, JOB_SHOWN_BYTES),
             cut(&hello.job, JOB_SHOWN_BYTES)
         );
-        refuse(shared, stream, &Answer::Refused(reason.clone())).await;
+        refuse(shared, stream, &Answer::Refused(reason)).await;
         return Err(format!("a node of the job '{}' was refused", hello.job));
     }
     if hello.node == own.node {
@@ -123,14 +123,10 @@ async fn welcome(shared: &Arc<Shared>, mut stream: TcpStream) -> Result<(), Stri
             Err(error) => Err(error.to_string()),
         };
     }
-    if shared.table().links.get(&peer.node).is_some_and(|link| link.is_live()) {
+    if let Err(NoLink::Exists(stream)) = shared.link(&peer, stream, welcome, Existing::Keep).await {
         refuse(shared, stream, &Answer::Linked(own.node)).await;
-        return Ok(());
     }
-    match shared.link(&peer, stream, welcome, Existing::Keep).await {
-        // It appeared since; the dialer sees the end of the connection and dials again.
-        Ok(()) | Err(NoLink::Exists | NoLink::Closed) => Ok(()),
-    }
+    Ok(())
 }
 
 /// Answers and hangs up, in such a way that the answer arrives: a connection closed with unread bytes is reset.

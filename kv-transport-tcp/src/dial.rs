@@ -140,7 +140,7 @@ async fn dial_once(shared: &Arc<Shared>, endpoint: &Endpoint) -> Result<Dialed, 
         if shared.decides_over(node) { (OPEN.to_vec(), Existing::Keep) } else { (Vec::new(), Existing::Replace) };
     match shared.link(&peer, stream, handshake, existing).await {
         // Without a go-ahead the peer drops the connection.
-        Ok(()) | Err(NoLink::Exists) => Ok(Dialed::Linked(node)),
+        Ok(()) | Err(NoLink::Exists(_)) => Ok(Dialed::Linked(node)),
         Err(NoLink::Closed) => Err(VanError::Closed),
     }
 }

@@ -60,8 +60,8 @@ pub(crate) enum Existing {
 
 /// Why a connection does not become a link.
 pub(crate) enum NoLink {
-    /// There is one already.
-    Exists,
+    /// There is one already; here is the connection back.
+    Exists(TcpStream),
     /// The van is closed.
     Closed,
 }
@@ -127,7 +127,7 @@ impl Shared {
                         table.addresses.insert(peer.endpoint.clone(), peer.node);
                         break;
                     }
-                    Some(old) if old.is_live() && existing == Existing::Keep => return Err(NoLink::Exists),
+                    Some(old) if old.is_live() && existing == Existing::Keep => return Err(NoLink::Exists(stream)),
                     Some(old) => Arc::clone(old),
                 }
             };
@@ -192,40 +192,46 @@ async fn read(
     let end = tokio::select! {
         biased;
         _ = closing.wait_for(|closing| *closing) => None,
-        () = link.given_up() => Some(None),
-        end = reader.deliver_all(link.node, &inbox) => Some(Some(end)),
+        () = link.given_up() => None,
+        end = reader.deliver_all(link.node, &inbox) => Some(end),
     };
-    let outcome = match end {
-        None => {
-            // What still comes is of no interest, but a connection closed with unread bytes is reset, and a reset
-            // could overtake what was written. The peer ends its side when it has read everything.
-            drop(inbox);
-            let (rest, written) = tokio::join!(reader.discard_all(), &mut writer);
-            if let End::Io(error) = rest {
-                link.lose(error.to_string());
+    // The peer's answer to this node's closing can be seen before the closing itself, so the stream's end alone does
+    // not tell whether the link was lost.
+    let is_closing = *closing.borrow();
+    let outcome = if is_closing {
+        // What still comes is of no interest, but a connection closed with unread bytes is reset, and a reset could
+        // overtake what was written. The peer ends its side when it has read everything.
+        drop(inbox);
+        let rest = async {
+            match end {
+                Some(end) => end,
+                None => reader.discard_all().await,
             }
-            match link.lost_as() {
-                None if matches!(written, Ok(true)) => Ok(()),
-                lost => Err(lost.unwrap_or(VanError::Closed)),
-            }
+        };
+        let (rest, written) = tokio::join!(rest, &mut writer);
+        if !matches!(rest, End::Closed) {
+            link.lose(rest.to_string());
         }
-        Some(end) => {
-            // When the writer met the end of the link first, its reason is kept.
-            if let Some(end) = end {
-                link.lose(end.to_string());
-            }
-            writer.abort();
-            let reason = link.lost_as().unwrap_or(VanError::Closed);
-            tracing::debug!(peer = %link.node, %reason, "link lost");
-            let reserved = inbox.reserve(0).await;
-            tokio::select! {
-                biased;
-                // When nobody reads the inbox, nobody needs to know.
-                _ = inbox.deliver(reserved, VanEvent::PeerDown { node: link.node, reason }) => {}
-                _ = closing.wait_for(|closing| *closing) => {}
-            }
-            Ok(())
+        match link.lost_as() {
+            None if matches!(written, Ok(true)) => Ok(()),
+            lost => Err(lost.unwrap_or(VanError::Closed)),
         }
+    } else {
+        // When the writer met the end of the link first, its reason is kept.
+        if let Some(end) = end {
+            link.lose(end.to_string());
+        }
+        writer.abort();
+        let reason = link.lost_as().unwrap_or(VanError::Closed);
+        tracing::debug!(peer = %link.node, %reason, "link lost");
+        let reserved = inbox.reserve(0).await;
+        tokio::select! {
+            biased;
+            // When nobody reads the inbox, nobody needs to know.
+            _ = inbox.deliver(reserved, VanEvent::PeerDown { node: link.node, reason }) => {}
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+        Ok(())
     };
     finish(&shared, &link, outcome);
 }

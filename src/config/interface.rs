@@ -16,6 +16,15 @@ pub(super) fn of_this_machine() -> io::Result<Vec<Interface>> {
     Ok(found.into_iter().map(|each| Interface { address: each.ip(), name: each.name }).collect())
 }
 
+/// An address of this machine that others have a chance to reach: for a node that listens on all of them and was not
+/// told by which name it is known.
+pub(crate) fn own_address() -> Option<String> {
+    let mut addresses: Vec<IpAddr> =
+        of_this_machine().ok()?.into_iter().map(|each| each.address).filter(|a| !is_link_local(a)).collect();
+    addresses.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));
+    addresses.first().map(ToString::to_string)
+}
+
 /// The address of the interface `name`, or why there is none: what was expected and what was found.
 ///
 /// IPv4 before IPv6, because that is what the other nodes of a job most likely speak; no link-local address, because

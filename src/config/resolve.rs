@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use kv_core::Error;
 use kv_core::cluster::{JobConfig, Rank, Role};
+use kv_core::driver::WindowLimits;
 use kv_core::limits;
 
 use super::interface::{self, Interface};
 use super::settings::quoted;
-use super::{HostPort, NodeConfig, Settings, Window};
+use super::{HostPort, NodeConfig, Settings};
 
 /// Default deadline for a job to come together.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -103,6 +104,8 @@ impl Settings {
         match scheduler_ip {
             Some(ip) if role == Role::Scheduler || ip.is_loopback() => ip,
             None if scheduler == Some("localhost") => Ipv4Addr::LOCALHOST.into(),
+            // Nobody was told where it is: a job of this machine.
+            None if scheduler.is_none() && role == Role::Scheduler => Ipv4Addr::LOCALHOST.into(),
             _ => all,
         }
     }
@@ -251,21 +254,23 @@ impl Check {
         shared
     }
 
-    fn window(&mut self, settings: &Settings) -> Window {
-        let max = limits::UNANSWERED_REQUESTS_MAX;
-        let messages = settings.window_messages.unwrap_or(max);
-        if messages == 0 || messages > max {
-            let expected = format!("a number from 1 to {max}");
-            self.wrong("window_messages (--window-messages, KV_WINDOW_MESSAGES)", &expected, &messages.to_string());
+    fn window(&mut self, settings: &Settings) -> WindowLimits {
+        let default = WindowLimits::default();
+        let mut limit = |name: &str, found: Option<u64>, default: u32| {
+            let found = found.unwrap_or(default.into());
+            u32::try_from(found).ok().filter(|&limit| limit > 0).unwrap_or_else(|| {
+                self.wrong(name, &format!("a number from 1 to {}", u32::MAX), &found.to_string());
+                default
+            })
+        };
+        WindowLimits {
+            calls: limit(
+                "window_messages (--window-messages, KV_WINDOW_MESSAGES)",
+                settings.window_messages,
+                default.calls,
+            ),
+            bytes: limit("window_bytes (--window-bytes, KV_WINDOW_BYTES)", settings.window_bytes, default.bytes),
         }
-        let max = limits::UNANSWERED_BYTES_MAX;
-        let found = settings.window_bytes.unwrap_or(max as u64);
-        let bytes = usize::try_from(found).ok().filter(|bytes| (1..=max).contains(bytes)).unwrap_or_else(|| {
-            let expected = format!("a number from 1 to {max}");
-            self.wrong("window_bytes (--window-bytes, KV_WINDOW_BYTES)", &expected, &found.to_string());
-            max
-        });
-        Window { messages, bytes }
     }
 
     fn verdict(self, config: NodeConfig) -> Result<NodeConfig, Error> {

@@ -125,7 +125,7 @@ fn limits_are_checked() {
         ("timeout = '999999h'", "timeout (--timeout, KV_TIMEOUT): expected more than 0 and at most"),
         ("startup_timeout = 0", "startup_timeout (--startup-timeout"),
         ("window_messages = 0", "window_messages (--window-messages, KV_WINDOW_MESSAGES): expected a number from 1 to"),
-        ("window_bytes = '1GiB'", "window_bytes (--window-bytes, KV_WINDOW_BYTES): expected a number from 1 to"),
+        ("window_bytes = '8GiB'", "window_bytes (--window-bytes, KV_WINDOW_BYTES): expected a number from 1 to"),
         ("num_workers = 60000", "num_workers (--num-workers, KV_NUM_WORKERS or DMLC_NUM_WORKER): expected"),
         ("num_servers = 0", "num_servers (--num-servers, KV_NUM_SERVERS or DMLC_NUM_SERVER): expected"),
         ("scheduler = 'here:0'", "found port 0, which only the scheduler can take"),
@@ -200,7 +200,7 @@ fn where_a_node_listens() {
     assert_eq!(listen(scheduler, &[far, ("PORT", "8")]).0, "10.1.1.1:9", "PORT is the other nodes'");
     assert_eq!(listen(scheduler, &[far, ("KV_PORT", "0")]).0, "10.1.1.1:0");
     assert_eq!(listen(scheduler, &[("KV_SCHEDULER", "head:9")]), ("0.0.0.0:9".into(), None));
-    assert_eq!(listen(scheduler, &[("KV_PORT", "9")]), ("0.0.0.0:9".into(), None));
+    assert_eq!(listen(scheduler, &[("KV_PORT", "9")]), ("127.0.0.1:9".into(), some("127.0.0.1")), "told to nobody");
     assert_eq!(listen(scheduler, &[far, ("DMLC_USE_KUBERNETES", "1")]).0, "0.0.0.0:9");
 }
 

@@ -35,13 +35,14 @@ struct Shared {
 }
 
 enum Backend {
-    Local(Mutex<LocalStore>),
+    Local(Box<Mutex<LocalStore>>),
     Cluster(Session),
 }
 
 impl AsyncKvStore {
     pub(crate) fn local(name: String) -> Self {
-        Self::new(name, Backend::Local(Mutex::new(LocalStore::new(Arc::new(node::updaters())))))
+        let store = LocalStore::new(Arc::new(node::updaters()));
+        Self::new(name, Backend::Local(Box::new(Mutex::new(store))))
     }
 
     pub(crate) fn cluster(name: String, session: Session) -> Self {
@@ -275,7 +276,7 @@ impl AsyncKvStore {
             if self.shared.barrier_before_exit.load(Ordering::Acquire) { self.pass_barrier().await } else { Ok(()) };
         // Also after a failed barrier: the others must not wait for this worker.
         let left = async { session.handle()?.submit(Op::Leave, i32::MIN).await?.await.map(drop) }.await;
-        session.wait_for_end();
+        session.closed().await;
         barrier.and(left)
     }
 

@@ -1,5 +1,7 @@
 //! Whole clusters over TCP in one process, through the public API.
+#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::needless_borrows_for_generic_args, reason = "users pass references; so do the tests")]
 
 mod aliasing;
 mod cluster;

@@ -61,8 +61,13 @@ impl Op {
         }
     }
 
-    /// Whether a barrier must wait for it.
-    pub(super) fn is_push(&self) -> bool {
-        matches!(self, Self::Push(_) | Self::PushPull(_))
+    /// Whether it changes what others see: a barrier waits for it.
+    pub(super) fn has_effects(&self) -> bool {
+        matches!(self, Self::Init(_) | Self::Push(_) | Self::PushPull(_) | Self::SetUpdater(_))
+    }
+
+    /// Whether it concerns every key, also those that are not known yet.
+    pub(super) fn is_on_all_keys(&self) -> bool {
+        matches!(self, Self::SetUpdater(_) | Self::Leave)
     }
 }

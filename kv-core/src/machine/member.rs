@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Action, Joined, LinkEvent};
 use crate::cluster::{NodeId, Rank, Role, Roster, Standing};
 use crate::error::Error;
-use crate::limits::MEMBERS_MAX;
+use crate::limits::{MEMBERS_MAX, TIMEOUT_MAX};
 use crate::van::{Endpoint, VanError};
 use crate::wire::{Control, JoinRequest, NodeStats, Waiting};
 
@@ -68,7 +68,8 @@ pub(super) enum News {
 }
 
 impl Member {
-    pub(super) fn new(config: MemberConfig, now: Instant, out: &mut Vec<Action>) -> Self {
+    pub(super) fn new(mut config: MemberConfig, now: Instant, out: &mut Vec<Action>) -> Self {
+        config.start_timeout = config.start_timeout.min(TIMEOUT_MAX);
         out.push(Action::Connect { endpoint: config.scheduler.clone() });
         Self {
             config,
@@ -141,10 +142,9 @@ impl Member {
             Control::JoinRefused(reason) => self.over(Err(Error::Refused { by: "the scheduler".to_owned(), reason })),
             Control::Roster(roster) => self.take_roster(now, roster, stats, out),
             Control::HeartbeatAck => None,
-            Control::LeaveAck => {
-                self.done = true;
-                Some(News::Left)
-            }
+            Control::LeaveAck if self.leaving => self.left(),
+            // A job that ends well while this node says goodbye has heard it.
+            Control::Shutdown { failed: None } if self.leaving => self.left(),
             Control::Shutdown { failed: None } => self.over(Ok(())),
             Control::Shutdown { failed: Some(reason) } => self.over(Err(Error::JobFailed { reason })),
             other => Some(News::Control(other)),
@@ -170,8 +170,7 @@ impl Member {
             }
             LinkEvent::Down { node, reason } if Some(*node) == self.scheduler && !self.done => {
                 if self.leaving {
-                    self.done = true;
-                    return Some(News::Left);
+                    return self.left();
                 }
                 self.over(Err(self.scheduler_lost(reason.to_string())))
             }
@@ -193,6 +192,9 @@ impl Member {
             return self.over(Err(self.start_failed()));
         }
         if self.roster.is_some() && now >= self.last_heard + self.dead_after() {
+            if self.leaving {
+                return self.left();
+            }
             let reason = format!("nothing heard for {:?}", self.dead_after());
             return self.over(Err(self.scheduler_lost(reason)));
         }
@@ -218,7 +220,8 @@ impl Member {
             return None;
         }
         let limit = if self.roster.is_some() {
-            self.last_heard + self.dead_after()
+            // More often than a stop must last to be noticed.
+            (self.last_heard + self.dead_after()).min(self.last_timeout + self.dead_after() / 4)
         } else {
             self.started + self.config.start_timeout
         };
@@ -243,7 +246,15 @@ impl Member {
             return self
                 .over(Err(Error::Protocol("the scheduler sent a roster without a server for each slot".into())));
         }
-        if roster.find(self.config.node).is_none_or(|me| me.standing != Standing::Live) {
+        if let Err(reason) = roster.job.check() {
+            return self.over(Err(Error::Protocol(format!("the scheduler sent settings that do not work: {reason}"))));
+        }
+        let standing = roster.find(self.config.node).map(|me| &me.standing);
+        if self.leaving && standing == Some(&Standing::Left) {
+            // As good as the acknowledgement, which may have been lost.
+            return self.left();
+        }
+        if standing != Some(&Standing::Live) {
             let reason = "it has counted this node out".to_owned();
             return self.over(Err(Error::Refused { by: "the scheduler".to_owned(), reason }));
         }
@@ -254,6 +265,12 @@ impl Member {
         // At once: the scheduler repeats a roster until it sees its epoch.
         self.heartbeat(now, stats, out);
         newer.then_some(News::Roster)
+    }
+
+    /// The scheduler has counted this node out, or is not there to do so: either way nobody waits for it.
+    fn left(&mut self) -> Option<News> {
+        self.done = true;
+        Some(News::Left)
     }
 
     fn over(&mut self, result: Result<(), Error>) -> Option<News> {

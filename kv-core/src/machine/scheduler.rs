@@ -6,6 +6,7 @@ use super::barrier::Barrier;
 use super::{Action, LinkEvent, Machine};
 use crate::cluster::{Epoch, JobConfig, Member, NodeId, NodeName, Rank, Role, Roster, Standing, WorkerLoss};
 use crate::error::{Error, Rejection};
+use crate::limits::TIMEOUT_MAX;
 use crate::placement::SlotMap;
 use crate::wire::{Control, JoinRequest, Message, NodeStats, NodeStatus, StatusReport, Waiting};
 
@@ -54,7 +55,9 @@ enum Phase {
 impl Scheduler {
     /// A scheduler that starts to gather its job.
     #[must_use]
-    pub fn new(config: SchedulerConfig, now: Instant) -> Self {
+    pub fn new(mut config: SchedulerConfig, now: Instant) -> Self {
+        config.start_timeout = config.start_timeout.min(TIMEOUT_MAX);
+        config.linger = config.linger.min(TIMEOUT_MAX);
         let phase = Phase::Gathering(now + config.start_timeout);
         Self { config, members: Vec::new(), phase, epoch: Epoch(0), barrier: Barrier::default(), last_timeout: now }
     }
@@ -160,6 +163,9 @@ impl Scheduler {
 
     fn leave(&mut self, now: Instant, node: NodeId, out: &mut Vec<Action>) {
         say(node, &Control::LeaveAck, out);
+        if matches!(self.phase, Phase::Gathering(_)) {
+            self.members.retain(|known| known.member.node != node);
+        }
         let Some(known) = self.members.iter_mut().find(|known| known.member.node == node) else { return };
         if known.member.standing == Standing::Live {
             tracing::info!("{} has left", known.member.name);
@@ -201,10 +207,10 @@ impl Scheduler {
 
     /// Tells everybody of a new roster; releases the barrier and ends the job where the change allows it.
     fn changed(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.epoch.0 += 1;
         if !matches!(self.phase, Phase::Running) {
             return;
         }
-        self.epoch.0 += 1;
         let live: Vec<NodeId> = self
             .members
             .iter()
@@ -328,7 +334,9 @@ impl Machine for Scheduler {
             Control::Heartbeat(stats) => self.heartbeat(from, stats, out),
             Control::BarrierEnter { number, timeout } => {
                 let workers = self.counted_in();
-                if workers.iter().any(|(node, _)| *node == from) {
+                // Before all have joined, nobody knows for whom a barrier would have to wait.
+                let has_started = self.epoch >= Epoch(1);
+                if has_started && workers.iter().any(|(node, _)| *node == from) {
                     for (node, control) in self.barrier.enter(now, from, number, timeout, &workers) {
                         say(node, &control, out);
                     }
@@ -394,8 +402,9 @@ impl Machine for Scheduler {
             Phase::Running => None,
             Phase::Stopped => return None,
         };
-        // Regularly, so that its own stalls are noticed.
-        let regular = self.last_timeout + self.config.job.heartbeat_every;
+        // More often than its own stop must last to be noticed.
+        let JobConfig { heartbeat_every, dead_after, .. } = self.config.job;
+        let regular = self.last_timeout + heartbeat_every.min(dead_after / 4);
         [phase, self.barrier.deadline(), Some(regular)].into_iter().flatten().min()
     }
 }

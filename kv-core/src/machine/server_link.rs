@@ -43,6 +43,8 @@ pub(super) struct ServerLink {
     next_queued: u64,
     /// For each key in the backlog: the lowest urgency there and the number of requests.
     queued_keys: HashMap<KeyId, (i32, usize)>,
+    /// Requests on all keys in the backlog.
+    queued_on_all: usize,
     last_heard: Instant,
     resend: Resend,
 }
@@ -79,6 +81,7 @@ impl ServerLink {
             backlog: BTreeMap::new(),
             next_queued: 0,
             queued_keys: HashMap::new(),
+            queued_on_all: 0,
             last_heard: now,
             resend,
         }
@@ -97,7 +100,10 @@ impl ServerLink {
             self.send(now, call, prepared, out);
             return;
         }
-        let priority = if prepared.keys.is_empty() {
+        let on_all = prepared.keys.is_empty();
+        self.queued_on_all += usize::from(on_all);
+        // Nothing overtakes a request on all keys, and it overtakes nothing.
+        let priority = if self.queued_on_all > 0 {
             i32::MIN
         } else {
             prepared.keys.iter().filter_map(|key| self.queued_keys.get(key)).map(|(p, _)| *p).fold(priority, i32::min)
@@ -134,6 +140,7 @@ impl ServerLink {
         let calls = unanswered.chain(backlog).collect();
         self.unanswered_bytes = 0;
         self.queued_keys.clear();
+        self.queued_on_all = 0;
         calls
     }
 
@@ -182,6 +189,7 @@ impl ServerLink {
         while self.has_room()
             && let Some((_, Queued { call, prepared })) = self.backlog.pop_first()
         {
+            self.queued_on_all -= usize::from(prepared.keys.is_empty());
             for key in &prepared.keys {
                 if let Some((_, count)) = self.queued_keys.get_mut(key) {
                     *count -= 1;
@@ -257,12 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_on_all_keys_goes_last() {
+    fn a_request_on_all_keys_overtakes_nothing_and_is_not_overtaken() {
         let (mut link, mut out, now) = (link(), Vec::new(), Instant::now());
         link.queue(now, CallId(0), 0, request(1, UNANSWERED_BYTES_MAX), &mut out);
         link.queue(now, CallId(1), -7, request(2, 8), &mut out);
         link.queue(now, CallId(2), 0, Prepared { keys: Vec::new(), ..request(0, 0) }, &mut out);
-        assert_eq!(drain(&mut link, out), [0, 1, 2]);
+        // More urgent, and on another key: still behind it.
+        link.queue(now, CallId(3), 9, request(3, 8), &mut out);
+        assert_eq!(drain(&mut link, out), [0, 1, 2, 3]);
     }
 
     #[test]

@@ -43,14 +43,18 @@ impl ReceiveWindow {
     pub(super) fn arrive(&mut self, message: Message) -> Arrival {
         let header = message.header();
         let (sequence, oldest) = (header.sequence, header.sequence.saturating_sub(u64::from(header.behind)));
-        if sequence == 0 {
+        // Neither is ever used: numbers begin at 1, and no worker lives to see the last.
+        if sequence == 0 || sequence == u64::MAX {
             return Arrival::Dropped;
         }
         while self.replies.first_key_value().is_some_and(|(&answered, _)| answered < oldest) {
             self.replies.pop_first();
         }
-        if sequence < self.next {
+        if self.has_run(sequence) {
             return Arrival::Repeated(self.replies.get(&sequence).cloned());
+        }
+        if oldest > self.next {
+            self.skip_to(oldest);
         }
         if sequence == self.next {
             self.next += 1;
@@ -60,10 +64,26 @@ impl ReceiveWindow {
         if sequence - self.next >= UNANSWERED_REQUESTS_MAX || self.early_bytes + bytes > EARLY_BYTES_MAX {
             return Arrival::Dropped;
         }
-        if self.early.insert(sequence, message).is_none() {
+        // The first copy stays: a correct worker's second one is the same, and any other must not upset the count.
+        self.early.entry(sequence).or_insert_with(|| {
             self.early_bytes += bytes;
-        }
+            message
+        });
         Arrival::Early
+    }
+
+    /// The worker has given up on every request before `oldest` and will never send one of them again: those that have
+    /// not arrived are not waited for any more, or nothing behind them would ever run.
+    fn skip_to(&mut self, oldest: u64) {
+        let later = self.early.split_off(&oldest);
+        let given_up = std::mem::replace(&mut self.early, later);
+        self.early_bytes -= given_up.values().map(Message::body_bytes).sum::<u64>();
+        self.next = oldest;
+    }
+
+    /// Whether the request with this sequence has run (or will never run).
+    pub(super) fn has_run(&self, sequence: u64) -> bool {
+        sequence < self.next
     }
 
     /// The request that may run now because the one before it has.
@@ -96,7 +116,7 @@ mod tests {
         let mut window = ReceiveWindow::new();
         let mut ran = Vec::new();
         for sequence in [3, 1, 1, 2, 5, 3, 4, 2] {
-            if let Arrival::Run(message) = window.arrive(request(sequence, 0)) {
+            if let Arrival::Run(message) = window.arrive(request(sequence, sequence as u32 - 1)) {
                 ran.push(message.header().sequence);
                 while let Some(message) = window.next_early() {
                     ran.push(message.header().sequence);
@@ -117,10 +137,39 @@ mod tests {
     }
 
     #[test]
+    fn what_the_worker_has_given_up_does_not_hold_up_the_rest() {
+        let mut window = ReceiveWindow::new();
+        assert!(matches!(window.arrive(request(1, 0)), Arrival::Run(_)));
+        // 2 is lost, 3 and 5 wait for it; then the worker gives up on 2 and 3.
+        assert_eq!(window.arrive(request(3, 1)), Arrival::Early);
+        assert_eq!(window.arrive(request(5, 3)), Arrival::Early);
+        assert!(matches!(window.arrive(request(4, 0)), Arrival::Run(_)));
+        assert_eq!(window.next_early().map(|message| message.header().sequence), Some(5));
+        assert_eq!(window.next_early(), None);
+        // Late copies never run.
+        assert_eq!(window.arrive(request(2, 0)), Arrival::Repeated(None));
+        assert_eq!(window.arrive(request(3, 1)), Arrival::Repeated(None));
+    }
+
+    #[test]
+    fn a_second_message_with_the_same_number_does_not_upset_the_count() {
+        let mut window = ReceiveWindow::new();
+        for bytes in [1, 1000] {
+            let message = request(2, 1).with_part(3, bytes::Bytes::from(vec![0; bytes]));
+            assert_eq!(window.arrive(message), Arrival::Early);
+        }
+        assert!(matches!(window.arrive(request(1, 0)), Arrival::Run(_)));
+        assert_eq!(window.next_early().map(|message| message.body_bytes()), Some(1));
+        assert_eq!(window.early_bytes, 0);
+    }
+
+    #[test]
     fn nonsense_is_dropped() {
         let mut window = ReceiveWindow::new();
         assert_eq!(window.arrive(request(0, 0)), Arrival::Dropped);
         assert_eq!(window.arrive(request(u64::MAX, u32::MAX)), Arrival::Dropped);
-        assert_eq!(window.arrive(request(1 + UNANSWERED_REQUESTS_MAX, 0)), Arrival::Dropped);
+        assert_eq!(window.arrive(request(u64::MAX, 0)), Arrival::Dropped);
+        let behind = UNANSWERED_REQUESTS_MAX as u32;
+        assert_eq!(window.arrive(request(1 + UNANSWERED_REQUESTS_MAX, behind)), Arrival::Dropped);
     }
 }

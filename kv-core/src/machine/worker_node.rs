@@ -10,7 +10,7 @@ use super::{Action, LinkEvent, Machine, MemberConfig, Outcome, Resend};
 use crate::cluster::{NodeId, NodeName, Role, Roster, Standing};
 use crate::consistency::Consistency;
 use crate::error::Error;
-use crate::limits::ANSWER_GRACE;
+use crate::limits::{ANSWER_GRACE, TIMEOUT_MAX};
 use crate::wire::{Control, Kind, Message, NodeStats};
 
 /// How long until an unanswered barrier request is repeated.
@@ -24,15 +24,28 @@ pub struct WorkerNode {
     timeout: Duration,
     resend: Resend,
     phase: Phase,
-    /// Push calls that are not acknowledged yet.
-    pushing: BTreeSet<CallId>,
+    /// Calls that change something and are not acknowledged yet: a barrier waits for them.
+    unsettled: BTreeSet<CallId>,
     barriers: VecDeque<Barrier>,
     /// Number of the last barrier that was released.
     released: u64,
-    leaving: Option<CallId>,
-    /// The call that leaves is complete.
-    left: bool,
+    leaving: Leaving,
     stats: NodeStats,
+}
+
+/// How far the last call has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Not submitted.
+    No,
+    /// Waits for the barriers before it.
+    Held(CallId),
+    /// The worker tells the servers, once everything before it has ended.
+    Asked(CallId),
+    /// The scheduler is told.
+    Goodbye(CallId),
+    /// Complete.
+    Done,
 }
 
 enum Phase {
@@ -48,7 +61,7 @@ enum Phase {
 struct Barrier {
     call: CallId,
     since: Instant,
-    /// When it was asked for last; `None` while the caller's own pushes are not acknowledged.
+    /// When it was asked for last; `None` while the caller's own earlier calls are not acknowledged.
     asked: Option<Instant>,
 }
 
@@ -67,36 +80,41 @@ impl WorkerNode {
             node: member.node,
             member: Member::new(member, now, out),
             consistency,
-            timeout,
+            timeout: timeout.min(TIMEOUT_MAX),
             resend,
             phase: Phase::Joining,
-            pushing: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             barriers: VecDeque::new(),
             released: 0,
-            leaving: None,
-            left: false,
+            leaving: Leaving::No,
             stats: NodeStats::default(),
         }
     }
 
     /// Starts a call; see [`Worker::submit`]. Call it after [`Action::Joined`].
     pub fn submit(&mut self, now: Instant, call: CallId, op: Op, priority: i32, out: &mut Vec<Action>) {
+        if self.refuse_after_leave(call, out) {
+            return;
+        }
         match &op {
-            Op::Leave => self.leaving = Some(call),
-            Op::Pull(_) => self.stats.pulls += 1,
-            op if op.is_push() => {
-                self.stats.pushes += 1;
-                self.pushing.insert(call);
+            Op::Leave if self.barriers.is_empty() => self.leaving = Leaving::Asked(call),
+            // The scheduler forgets a barrier of a worker that has left.
+            Op::Leave if matches!(self.phase, Phase::Running(_)) => {
+                self.leaving = Leaving::Held(call);
+                return;
             }
-            _ => {}
+            Op::Leave | Op::Init(_) | Op::SetUpdater(_) => {}
+            Op::Pull(_) => self.stats.pulls += 1,
+            Op::Push(_) | Op::PushPull(_) => self.stats.pushes += 1,
+        }
+        if op.has_effects() {
+            self.unsettled.insert(call);
         }
         match &mut self.phase {
             Phase::Running(worker) => worker.submit(now, call, op, priority, out),
             Phase::Over(error) => out.push(Action::Complete { call, result: Err(error.clone()) }),
             Phase::Joining | Phase::Linking(..) => {
-                let hint = "wait until the store is open".to_owned();
-                let error = Error::Unsupported { what: "a call before the job has started".to_owned(), hint };
-                out.push(Action::Complete { call, result: Err(error) });
+                out.push(Action::Complete { call, result: Err(too_early()) });
             }
         }
         self.after(now, out);
@@ -104,19 +122,33 @@ impl WorkerNode {
 
     /// Starts a barrier of all workers. It ends with one [`Action::Complete`].
     pub fn submit_barrier(&mut self, now: Instant, call: CallId, out: &mut Vec<Action>) {
-        if let Phase::Over(error) = &self.phase {
-            out.push(Action::Complete { call, result: Err(error.clone()) });
+        if self.refuse_after_leave(call, out) {
             return;
         }
-        self.barriers.push_back(Barrier { call, since: now, asked: None });
-        self.enter_barrier(now, out);
+        match &self.phase {
+            Phase::Over(error) => out.push(Action::Complete { call, result: Err(error.clone()) }),
+            Phase::Joining | Phase::Linking(..) => out.push(Action::Complete { call, result: Err(too_early()) }),
+            Phase::Running(_) => {
+                self.barriers.push_back(Barrier { call, since: now, asked: None });
+                self.enter_barrier(now, out);
+            }
+        }
     }
 
-    /// The caller's own pushes first, then the scheduler.
+    fn refuse_after_leave(&self, call: CallId, out: &mut Vec<Action>) -> bool {
+        let refused = self.leaving != Leaving::No;
+        if refused {
+            let over = if let Phase::Over(error) = &self.phase { error.clone() } else { Error::Closed };
+            out.push(Action::Complete { call, result: Err(over) });
+        }
+        refused
+    }
+
+    /// What the caller has changed before comes first, then the scheduler.
     fn enter_barrier(&mut self, now: Instant, out: &mut Vec<Action>) {
         let number = self.released + 1;
         let Some(barrier) = self.barriers.front_mut() else { return };
-        let flushed = self.pushing.first().is_none_or(|oldest| *oldest > barrier.call);
+        let flushed = self.unsettled.first().is_none_or(|oldest| *oldest > barrier.call);
         if flushed && barrier.asked.is_none_or(|asked| asked + BARRIER_REPEAT <= now) {
             barrier.asked = Some(now);
             let timeout = self.timeout.saturating_sub(now.saturating_duration_since(barrier.since));
@@ -129,36 +161,45 @@ impl WorkerNode {
             out.push(Action::Complete { call: barrier.call, result });
         }
         self.enter_barrier(now, out);
+        if self.barriers.is_empty()
+            && let Leaving::Held(call) = self.leaving
+            && let Phase::Running(worker) = &mut self.phase
+        {
+            self.leaving = Leaving::Asked(call);
+            worker.submit(now, call, Op::Leave, i32::MIN, out);
+        }
     }
 
     /// Looks at the completions a step has brought.
     fn after(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let mut left = None;
-        let mut pushed = false;
+        let mut told_servers = None;
+        let mut settled = false;
         out.retain(|action| {
-            let Action::Complete { call, result } = action else { return true };
-            pushed |= self.pushing.remove(call);
-            if self.leaving != Some(*call) || self.left {
+            let Action::Complete { call, .. } = action else { return true };
+            settled |= self.unsettled.remove(call);
+            if self.leaving != Leaving::Asked(*call) {
                 return true;
             }
-            // Leaving is complete only when the scheduler has heard it too.
-            left = Some(result.clone());
-            false
+            // Leaving is complete only when the scheduler has heard it too; unless there is none any more.
+            let is_over = matches!(self.phase, Phase::Over(_));
+            told_servers = (!is_over).then_some(*call);
+            self.leaving = Leaving::Done;
+            is_over
         });
-        match left {
-            Some(result) if matches!(self.phase, Phase::Over(_)) => self.complete_leave(result, out),
+        if let Some(call) = told_servers {
             // A server that is gone does not hold up the goodbye to the scheduler.
-            Some(_) => self.member.leave(now, out),
-            None => {}
+            self.leaving = Leaving::Goodbye(call);
+            self.member.leave(now, out);
         }
-        if pushed {
+        if settled {
             self.enter_barrier(now, out);
         }
     }
 
+    /// Completes the last call where nobody else will: the worker does not know it (any more).
     fn complete_leave(&mut self, result: Result<Outcome, Error>, out: &mut Vec<Action>) {
-        self.left = true;
-        if let Some(call) = self.leaving {
+        if let Leaving::Held(call) | Leaving::Goodbye(call) = self.leaving {
+            self.leaving = Leaving::Done;
             out.push(Action::Complete { call, result });
         }
     }
@@ -167,7 +208,7 @@ impl WorkerNode {
         match news {
             None => {}
             Some(News::Roster) => self.take_roster(now, out),
-            Some(News::Control(Control::BarrierRelease { number })) if number > self.released => {
+            Some(News::Control(Control::BarrierRelease { number })) if number == self.released + 1 => {
                 self.released = number;
                 // Without one that was asked for, it is the answer to one that gave up waiting.
                 if self.barriers.front().is_some_and(|barrier| barrier.asked.is_some()) {
@@ -183,8 +224,8 @@ impl WorkerNode {
             }
             Some(News::Control(_)) => {}
             Some(News::Left) => {
-                self.phase = Phase::Over(Error::Closed);
                 self.complete_leave(Ok(Outcome::Done), out);
+                self.end(&Error::Closed, out);
                 out.push(Action::Stop(Ok(())));
             }
             Some(News::Over(result)) => {
@@ -207,15 +248,21 @@ impl WorkerNode {
     }
 
     fn over(&mut self, error: Error, out: &mut Vec<Action>) {
+        self.end(&error, out);
+        self.complete_leave(Err(error.clone()), out);
+        out.push(Action::Stop(Err(error)));
+    }
+
+    /// Every open call ends with this error, and every later one.
+    fn end(&mut self, error: &Error, out: &mut Vec<Action>) {
         let old = std::mem::replace(&mut self.phase, Phase::Over(error.clone()));
         match old {
-            Phase::Running(mut worker) | Phase::Linking(mut worker, _) => worker.fail_all(&error, out),
+            Phase::Running(mut worker) | Phase::Linking(mut worker, _) => worker.fail_all(error, out),
             Phase::Joining | Phase::Over(_) => {}
         }
         let barriers = self.barriers.drain(..);
         out.extend(barriers.map(|barrier| Action::Complete { call: barrier.call, result: Err(error.clone()) }));
-        self.pushing.clear();
-        out.push(Action::Stop(Err(error)));
+        self.unsettled.clear();
     }
 
     fn take_roster(&mut self, now: Instant, out: &mut Vec<Action>) {
@@ -291,6 +338,11 @@ impl WorkerNode {
     }
 }
 
+fn too_early() -> Error {
+    let hint = "wait until the store is open".to_owned();
+    Error::Unsupported { what: "a call before the job has started".to_owned(), hint }
+}
+
 impl Machine for WorkerNode {
     fn handle(&mut self, now: Instant, from: NodeId, message: Message, out: &mut Vec<Action>) {
         if message.kind() != Kind::Control {
@@ -335,7 +387,7 @@ impl Machine for WorkerNode {
             if waited >= limit {
                 let what = match barrier.asked {
                     Some(_) => "the scheduler to answer a barrier",
-                    None => "this worker's own pushes to be acknowledged before a barrier",
+                    None => "this worker's own calls to be acknowledged before a barrier",
                 };
                 self.end_barrier(now, Err(Error::Timeout { what: what.to_owned(), waited }), out);
             }

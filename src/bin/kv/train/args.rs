@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = OptimizerKind::Sgd)]
     pub(crate) optimizer: OptimizerKind,
     /// Learning rate
-    #[arg(long, default_value_t = 0.1, value_parser = positive)]
+    #[arg(long, default_value_t = 0.05, value_parser = positive)]
     pub(crate) lr: f64,
     /// Momentum, in [0, 1)
     #[arg(long, default_value_t = 0.9, value_parser = fraction)]

@@ -39,7 +39,7 @@ impl Report {
             Output::Quiet
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(steps);
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {msg}  {eta} left");
+            let style = ProgressStyle::with_template("{bar:20} {pos}/{len} steps, {eta} left  {wide_msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             Output::Bar(bar)
         } else {
