@@ -6,7 +6,7 @@ use kv::config::Settings;
 use kv::optim::Sgd;
 use kv::{Key, KvStore};
 
-use crate::cluster::{Cluster, block_on, settings};
+use crate::cluster::{Cluster, block_on, reserve_memory, settings};
 
 /// Elements that differ from each other and from those of another seed; small enough to be summed exactly.
 fn elements(len: usize, seed: usize) -> Vec<f32> {
@@ -209,6 +209,7 @@ fn available_memory() -> Option<u64> {
 fn a_value_of_more_than_two_gibibytes() {
     const BYTES: usize = (1 << 31) + 1;
     const NEEDED: u64 = 14 << 30;
+    let _reserved = reserve_memory();
     let available = available_memory();
     if std::env::var_os("CI").is_some() || available.is_none_or(|available| available < NEEDED) {
         eprintln!("skipped: it needs {NEEDED} bytes of memory ({available:?} available) and no CI in the environment");
