@@ -75,8 +75,11 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The others must learn that this worker failed, not that it finished.
+            // The others must learn that this worker failed, not that it finished. The handle goes last: a driver that
+            // sees it gone before it hears of the abort says goodbye.
             self.abort.take().map(|abort| abort.send(()));
+            self.wait_for_end();
+            return;
         }
         // Without a handle the driver leaves the job.
         self.handle = None;
