@@ -11,7 +11,7 @@ use kv_core::wire::StatusReport;
 use tokio::sync::oneshot;
 
 /// No test waits longer for anything: what has not ended by then hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Held by tests that use very much memory, and by tests that measure how much is used.
 static MEMORY: Mutex<()> = Mutex::new(());

@@ -248,7 +248,8 @@ fn empty_lists_do_nothing() {
 
 #[test]
 fn every_call_on_a_closed_store_says_so() {
-    const CALLS: &[fn(&KvStore) -> Result<(), Error>] = &[
+    type Call = fn(&KvStore) -> Result<(), Error>;
+    const CALLS: &[Call] = &[
         |s| s.init("new", &WEIGHT),
         |s| s.init_all(["new"], [&WEIGHT]),
         |s| s.broadcast("new", &WEIGHT).map(drop),
