@@ -212,6 +212,8 @@ fn a_mistake_is_explained_and_changes_nothing() {
         store.push(3, &[10_i64]).unwrap().wait().unwrap();
         let expected = if store.kind() == "dist_sync" { 20 } else { 10 };
         assert_eq!(store.pull(3).unwrap().wait().unwrap().as_slice::<i64>().unwrap(), [expected]);
+        // It would refuse the other worker's push to key 3.
+        store.barrier().unwrap();
         store.set_optimizer(&Sgd::new(1.0)).unwrap();
         store.barrier().unwrap();
         store.push("w", &[1.0_f32; 6]).unwrap().wait().unwrap();

@@ -286,7 +286,7 @@ fn a_lost_scheduler_ends_the_job_for_everybody() {
     }
 }
 
-/// Neither worker waits for anything when it happens; they learn it with the next call.
+/// The worker does not wait for anything when it happens.
 #[test]
 fn a_server_lost_while_nobody_waits_is_reported_by_the_next_call() {
     let mut cluster = Cluster::start(1, 2);
@@ -297,6 +297,8 @@ fn a_server_lost_while_nobody_waits_is_reported_by_the_next_call() {
         met.wait();
         met.wait();
         let error = store.pull("w").and_then(|pull| pull.wait()).map(drop).unwrap_err();
+        assert!(matches!(error, Error::ServerLost { .. }), "{error:?}");
+        let error = store.barrier().unwrap_err();
         assert!(matches!(error, Error::ServerLost { .. }), "{error:?}");
         assert!(error.to_string().contains("server 0"), "{error}");
         drop(store);
