@@ -62,7 +62,7 @@ use kv_core::driver::WindowLimits;
 
 pub(crate) use interface::own_address;
 pub use kv_core::Error;
-pub use kv_core::cluster::Role;
+pub use kv_core::cluster::{Role, WorkerLoss};
 pub use parse::{HostPort, byte_count, duration, host, host_port, role, worker_loss};
 pub use settings::{Settings, process_env};
 

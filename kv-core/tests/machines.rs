@@ -392,9 +392,9 @@ fn nobody_passes_a_barrier_or_takes_a_place_by_leaving_before_the_start() {
     let now = Instant::now();
     let mut scheduler = scheduler(now);
     join(&mut scheduler, now, WORKERS[0], Role::Worker);
-    let enter = Control::BarrierEnter { number: 1, timeout: TIMEOUT };
+    let enter = Control::BarrierEnter { number: 1, attempt: 1, timeout: TIMEOUT };
     let answers = tell(&mut scheduler, now, WORKERS[0], &enter);
-    let refused = Control::BarrierFailed { number: 1, rejection: Rejection::NotAMember };
+    let refused = Control::BarrierFailed { number: 1, attempt: 1, rejection: Rejection::NotAMember };
     assert_eq!(answers, [refused], "alone, it would be released at once");
     tell(&mut scheduler, now, WORKERS[0], &Control::Leave);
     join(&mut scheduler, now, SERVER, Role::Server);

@@ -5,8 +5,10 @@
 
 mod aliasing;
 mod cluster;
+mod deadlines;
 mod errors;
 mod losses;
 mod sizes;
+mod starting;
 mod strangers;
 mod sync_rounds;

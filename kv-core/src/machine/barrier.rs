@@ -12,11 +12,14 @@ use crate::wire::Control;
 pub(super) struct Barrier {
     released: u64,
     arrived: BTreeMap<NodeId, Arrived>,
+    /// The last attempt of each worker at the open number that has failed, to tell its repetitions from the next one.
+    failed: BTreeMap<NodeId, (u64, Rejection)>,
     broken: Option<Rejection>,
 }
 
 #[derive(Debug)]
 struct Arrived {
+    attempt: u64,
     since: Instant,
     deadline: Instant,
 }
@@ -27,7 +30,7 @@ impl Barrier {
         &mut self,
         now: Instant,
         node: NodeId,
-        number: u64,
+        (number, attempt): (u64, u64),
         timeout: Duration,
         workers: &[(NodeId, Rank)],
     ) -> Vec<(NodeId, Control)> {
@@ -35,14 +38,22 @@ impl Barrier {
             return vec![(node, Control::BarrierRelease { number })];
         }
         if let Some(rejection) = &self.broken {
-            return vec![(node, Control::BarrierFailed { number, rejection: rejection.clone() })];
+            return vec![(node, Control::BarrierFailed { number, attempt, rejection: rejection.clone() })];
         }
         if number != self.released + 1 {
             let text = format!("barrier {number} entered before barrier {} was released", self.released + 1);
-            return vec![(node, Control::BarrierFailed { number, rejection: Rejection::Malformed(text) })];
+            return vec![(node, Control::BarrierFailed { number, attempt, rejection: Rejection::Malformed(text) })];
         }
-        let deadline = now + timeout.min(crate::limits::TIMEOUT_MAX);
-        self.arrived.entry(node).or_insert(Arrived { since: now, deadline });
+        if let Some((failed, rejection)) = self.failed.get(&node)
+            && attempt <= *failed
+        {
+            let rejection = rejection.clone();
+            return vec![(node, Control::BarrierFailed { number, attempt, rejection })];
+        }
+        if self.arrived.get(&node).is_none_or(|arrived| arrived.attempt < attempt) {
+            let deadline = now + timeout.min(crate::limits::TIMEOUT_MAX);
+            self.arrived.insert(node, Arrived { attempt, since: now, deadline });
+        }
         self.release(workers)
     }
 
@@ -52,34 +63,43 @@ impl Barrier {
             return Vec::new();
         }
         self.released += 1;
+        self.failed.clear();
         let release = Control::BarrierRelease { number: self.released };
         std::mem::take(&mut self.arrived).into_keys().map(|node| (node, release.clone())).collect()
     }
 
     /// A worker that is needed will never arrive: this barrier and all later ones fail.
     pub(super) fn break_for_ever(&mut self, rejection: Rejection) -> Vec<(NodeId, Control)> {
-        let failed = Control::BarrierFailed { number: self.released + 1, rejection: rejection.clone() };
-        self.broken.get_or_insert(rejection);
-        std::mem::take(&mut self.arrived).into_keys().map(|node| (node, failed.clone())).collect()
+        let number = self.released + 1;
+        self.broken.get_or_insert(rejection.clone());
+        let fail = |(node, Arrived { attempt, .. })| {
+            (node, Control::BarrierFailed { number, attempt, rejection: rejection.clone() })
+        };
+        std::mem::take(&mut self.arrived).into_iter().map(fail).collect()
     }
 
     /// A worker is gone; it is not waiting any more.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.arrived.remove(&node);
+        self.failed.remove(&node);
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, workers: &[(NodeId, Rank)]) -> Vec<(NodeId, Control)> {
-        let missing: Vec<Rank> =
+        let mut missing: Vec<Rank> =
             workers.iter().filter(|(node, _)| !self.arrived.contains_key(node)).map(|(_, rank)| *rank).collect();
+        // Workers are listed as they joined.
+        missing.sort_unstable();
         let expired: Vec<NodeId> =
             self.arrived.iter().filter(|(_, arrived)| arrived.deadline <= now).map(|(node, _)| *node).collect();
         let number = self.released + 1;
-        let fail = |node: NodeId, since: Instant| {
+        let mut fail = |node: NodeId| {
+            let Arrived { attempt, since, .. } = self.arrived.remove(&node)?;
             let waited = now.saturating_duration_since(since);
             let rejection = Rejection::BarrierIncomplete { missing: missing.clone(), waited };
-            (node, Control::BarrierFailed { number, rejection })
+            self.failed.insert(node, (attempt, rejection.clone()));
+            Some((node, Control::BarrierFailed { number, attempt, rejection }))
         };
-        expired.into_iter().filter_map(|node| Some(fail(node, self.arrived.remove(&node)?.since))).collect()
+        expired.into_iter().filter_map(&mut fail).collect()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -100,37 +120,41 @@ mod tests {
     fn nobody_leaves_before_the_last_has_arrived_and_repeats_change_nothing() {
         let now = Instant::now();
         let mut barrier = Barrier::default();
-        assert!(barrier.enter(now, A, 1, LIMIT, &BOTH).is_empty());
-        assert!(barrier.enter(now, A, 1, LIMIT, &BOTH).is_empty());
-        let released = barrier.enter(now, B, 1, LIMIT, &BOTH);
+        assert!(barrier.enter(now, A, (1, 1), LIMIT, &BOTH).is_empty());
+        assert!(barrier.enter(now, A, (1, 1), LIMIT, &BOTH).is_empty());
+        let released = barrier.enter(now, B, (1, 1), LIMIT, &BOTH);
         assert_eq!(released.len(), 2);
         // The release was lost; the worker asks again.
-        assert_eq!(barrier.enter(now, A, 1, LIMIT, &BOTH), [(A, Control::BarrierRelease { number: 1 })]);
-        assert!(barrier.enter(now, B, 2, LIMIT, &BOTH).is_empty());
-        assert!(matches!(barrier.enter(now, A, 7, LIMIT, &BOTH)[..], [(A, Control::BarrierFailed { .. })]));
+        assert_eq!(barrier.enter(now, A, (1, 1), LIMIT, &BOTH), [(A, Control::BarrierRelease { number: 1 })]);
+        assert!(barrier.enter(now, B, (2, 2), LIMIT, &BOTH).is_empty());
+        assert!(matches!(barrier.enter(now, A, (7, 7), LIMIT, &BOTH)[..], [(A, Control::BarrierFailed { .. })]));
     }
 
     #[test]
     fn the_deadline_names_who_is_missing_and_a_later_try_succeeds() {
         let now = Instant::now();
         let mut barrier = Barrier::default();
-        barrier.enter(now, A, 1, LIMIT, &BOTH);
+        barrier.enter(now, A, (1, 1), LIMIT, &BOTH);
         assert_eq!(barrier.deadline(), Some(now + LIMIT));
         let failed = barrier.handle_timeout(now + LIMIT, &BOTH);
-        let [(A, Control::BarrierFailed { number: 1, rejection })] = &failed[..] else { panic!("{failed:?}") };
+        let [(A, Control::BarrierFailed { number: 1, attempt: 1, rejection })] = &failed[..] else {
+            panic!("{failed:?}")
+        };
         assert_eq!(*rejection, Rejection::BarrierIncomplete { missing: vec![Rank(1)], waited: LIMIT });
-        barrier.enter(now + LIMIT, B, 1, LIMIT, &BOTH);
-        assert_eq!(barrier.enter(now + LIMIT, A, 1, LIMIT, &BOTH).len(), 2);
+        barrier.enter(now + LIMIT, B, (1, 1), LIMIT, &BOTH);
+        // A repetition of the failed attempt, late: the same answer, and nobody is let through by it.
+        assert_eq!(barrier.enter(now + LIMIT, A, (1, 1), LIMIT, &BOTH), failed);
+        assert_eq!(barrier.enter(now + LIMIT, A, (1, 2), LIMIT, &BOTH).len(), 2);
     }
 
     #[test]
     fn a_worker_that_left_is_not_waited_for_and_a_lost_one_breaks_it() {
         let now = Instant::now();
         let mut barrier = Barrier::default();
-        barrier.enter(now, A, 1, LIMIT, &BOTH);
+        barrier.enter(now, A, (1, 1), LIMIT, &BOTH);
         assert_eq!(barrier.release(&BOTH[..1]).len(), 1);
-        barrier.enter(now, A, 2, LIMIT, &BOTH);
+        barrier.enter(now, A, (2, 2), LIMIT, &BOTH);
         assert_eq!(barrier.break_for_ever(Rejection::NotAMember).len(), 1);
-        assert!(matches!(barrier.enter(now, A, 2, LIMIT, &BOTH)[..], [(A, Control::BarrierFailed { .. })]));
+        assert!(matches!(barrier.enter(now, A, (2, 2), LIMIT, &BOTH)[..], [(A, Control::BarrierFailed { .. })]));
     }
 }

@@ -332,16 +332,16 @@ impl Machine for Scheduler {
         match control {
             Control::Join(request) => self.join(now, from, request, out),
             Control::Heartbeat(stats) => self.heartbeat(from, stats, out),
-            Control::BarrierEnter { number, timeout } => {
+            Control::BarrierEnter { number, attempt, timeout } => {
                 let workers = self.counted_in();
                 // Before all have joined, nobody knows for whom a barrier would have to wait.
                 let has_started = self.epoch >= Epoch(1);
                 if has_started && workers.iter().any(|(node, _)| *node == from) {
-                    for (node, control) in self.barrier.enter(now, from, number, timeout, &workers) {
+                    for (node, control) in self.barrier.enter(now, from, (number, attempt), timeout, &workers) {
                         say(node, &control, out);
                     }
                 } else {
-                    say(from, &Control::BarrierFailed { number, rejection: Rejection::NotAMember }, out);
+                    say(from, &Control::BarrierFailed { number, attempt, rejection: Rejection::NotAMember }, out);
                 }
             }
             Control::PeerLost { node, reason } => {

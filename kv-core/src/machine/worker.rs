@@ -350,6 +350,11 @@ impl Worker {
                     let Some(theirs) = found.remove(&meta.key) else {
                         return Err(Error::NotInitialised { key: meta.key });
                     };
+                    // Not learnt: every call on it is to be refused, not only this one.
+                    if let Err(error) = check_consistency(&theirs, self.config.consistency) {
+                        disagreement.get_or_insert(error);
+                        continue;
+                    }
                     let known = self.known.learn(theirs, self.config.chunk_bytes)?;
                     if let Err(error) = known.check_agrees(&meta) {
                         disagreement.get_or_insert(error);

@@ -152,7 +152,7 @@ impl WorkerNode {
         if flushed && barrier.asked.is_none_or(|asked| asked + BARRIER_REPEAT <= now) {
             barrier.asked = Some(now);
             let timeout = self.timeout.saturating_sub(now.saturating_duration_since(barrier.since));
-            self.member.say(&Control::BarrierEnter { number, timeout }, out);
+            self.member.say(&Control::BarrierEnter { number, attempt: barrier.call.0, timeout }, out);
         }
     }
 
@@ -215,9 +215,10 @@ impl WorkerNode {
                     self.end_barrier(now, Ok(Outcome::Done), out);
                 }
             }
-            Some(News::Control(Control::BarrierFailed { number, rejection })) => {
-                let asked = self.barriers.front().is_some_and(|barrier| barrier.asked.is_some());
-                if asked && number == self.released + 1 {
+            Some(News::Control(Control::BarrierFailed { number, attempt, rejection })) => {
+                // An earlier attempt at the same barrier may have been answered twice.
+                let this_one = self.barriers.front().is_some_and(|b| b.asked.is_some() && b.call.0 == attempt);
+                if this_one && number == self.released + 1 {
                     let error = rejection.into_error(|key| crate::Key::Int(key.0));
                     self.end_barrier(now, Err(error), out);
                 }

@@ -31,6 +31,9 @@ pub enum Control {
     BarrierEnter {
         /// Number of the barrier, from 1.
         number: u64,
+        /// Number of this worker's attempt at a barrier, ascending: one that failed and the next have the same
+        /// `number`.
+        attempt: u64,
         /// How long the scheduler may make it wait.
         timeout: Duration,
     },
@@ -43,6 +46,8 @@ pub enum Control {
     BarrierFailed {
         /// Number of the barrier.
         number: u64,
+        /// The attempt that has failed.
+        attempt: u64,
         /// Why.
         rejection: Rejection,
     },
