@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::barrier::Barrier;
+use super::barrier::{Barrier, Entry};
 use super::{Action, LinkEvent, Machine};
 use crate::cluster::{Epoch, JobConfig, Member, NodeId, NodeName, Rank, Role, Roster, Standing, WorkerLoss};
 use crate::error::{Error, Rejection};
@@ -332,16 +332,17 @@ impl Machine for Scheduler {
         match control {
             Control::Join(request) => self.join(now, from, request, out),
             Control::Heartbeat(stats) => self.heartbeat(from, stats, out),
-            Control::BarrierEnter { number, timeout } => {
+            Control::BarrierEnter { number, attempt, timeout } => {
                 let workers = self.counted_in();
                 // Before all have joined, nobody knows for whom a barrier would have to wait.
                 let has_started = self.epoch >= Epoch(1);
                 if has_started && workers.iter().any(|(node, _)| *node == from) {
-                    for (node, control) in self.barrier.enter(now, from, number, timeout, &workers) {
+                    for (node, control) in self.barrier.enter(now, from, Entry { number, attempt, timeout }, &workers) {
                         say(node, &control, out);
                     }
                 } else {
-                    say(from, &Control::BarrierFailed { number, rejection: Rejection::NotAMember }, out);
+                    let rejection = Rejection::NotAMember;
+                    say(from, &Control::BarrierFailed { number, attempt, rejection }, out);
                 }
             }
             Control::PeerLost { node, reason } => {

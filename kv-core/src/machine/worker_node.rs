@@ -152,7 +152,8 @@ impl WorkerNode {
         if flushed && barrier.asked.is_none_or(|asked| asked + BARRIER_REPEAT <= now) {
             barrier.asked = Some(now);
             let timeout = self.timeout.saturating_sub(now.saturating_duration_since(barrier.since));
-            self.member.say(&Control::BarrierEnter { number, timeout }, out);
+            let attempt = barrier.call.0;
+            self.member.say(&Control::BarrierEnter { number, attempt, timeout }, out);
         }
     }
 
@@ -215,8 +216,10 @@ impl WorkerNode {
                     self.end_barrier(now, Ok(Outcome::Done), out);
                 }
             }
-            Some(News::Control(Control::BarrierFailed { number, rejection })) => {
-                let asked = self.barriers.front().is_some_and(|barrier| barrier.asked.is_some());
+            Some(News::Control(Control::BarrierFailed { number, attempt, rejection })) => {
+                // The failure of an earlier try may be late, or told twice.
+                let front = self.barriers.front();
+                let asked = front.is_some_and(|barrier| barrier.asked.is_some() && barrier.call.0 == attempt);
                 if asked && number == self.released + 1 {
                     let error = rejection.into_error(|key| crate::Key::Int(key.0));
                     self.end_barrier(now, Err(error), out);

@@ -31,6 +31,8 @@ pub enum Control {
     BarrierEnter {
         /// Number of the barrier, from 1.
         number: u64,
+        /// Which try of this worker it is, ascending: a failed barrier is entered again by its old number.
+        attempt: u64,
         /// How long the scheduler may make it wait.
         timeout: Duration,
     },
@@ -43,6 +45,8 @@ pub enum Control {
     BarrierFailed {
         /// Number of the barrier.
         number: u64,
+        /// The try that failed.
+        attempt: u64,
         /// Why.
         rejection: Rejection,
     },
