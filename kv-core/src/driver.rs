@@ -51,6 +51,9 @@ trait Application<M> {
     fn completed(&mut self, call: CallId, result: Result<Outcome, Error>);
 
     fn joined(&mut self, place: Joined);
+
+    /// The machine is done, with this result; nothing will be answered any more.
+    fn stopped(&mut self, _result: &Result<(), Error>) {}
 }
 
 /// Runs a scheduler until its job is over.
@@ -168,6 +171,7 @@ async fn drive<M: Machine, A: Application<M>>(
             machine.handle_timeout(now, &mut actions);
         }
     };
+    application.stopped(&result);
     let flush = async {
         while outbox.progress().await.is_some() {}
         van.close().await

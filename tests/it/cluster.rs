@@ -1,6 +1,7 @@
 //! Starts schedulers, servers and workers on threads of this process, each with its own sockets.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use tokio::sync::oneshot;
 
 /// No test waits longer for anything: what has not ended by then hangs.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Held by tests that use very much memory, and by tests that measure how much is used.
+static MEMORY: Mutex<()> = Mutex::new(());
 
 pub(crate) struct Cluster {
     pub(crate) settings: Settings,
@@ -62,6 +66,10 @@ impl<T> Task<T> {
             Err(RecvTimeoutError::Disconnected) => self.thread.join().is_err(),
         }
     }
+}
+
+pub(crate) fn reserve_memory() -> MutexGuard<'static, ()> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the tests of this binary agree on: short deadlines, small chunks, so that every value has several.

@@ -160,9 +160,7 @@ pub fn start_worker(
         let machine = WorkerNode::new(member, consistency, timeout, resend, now(), &mut actions);
         let application =
             Calls { commands: receiver, open: HashMap::new(), next_call: 0, joined: Some(joined), window: &window };
-        let result = drive(machine, actions, van, inbox, application).await;
-        window.end(result.clone().err().unwrap_or(Error::Closed));
-        result
+        drive(machine, actions, van, inbox, application).await
     };
     (handle, place, driver)
 }
@@ -235,11 +233,15 @@ impl Application<WorkerNode> for Calls<'_> {
             let _ = joined.send(Ok(place));
         }
     }
+
+    fn stopped(&mut self, result: &Result<(), Error>) {
+        self.window.end(result.clone().err().unwrap_or(Error::Closed));
+    }
 }
 
 impl Drop for Calls<'_> {
     fn drop(&mut self) {
-        // The driver was dropped or has ended: whoever waits must learn it.
+        // The driver was dropped before its end: whoever waits must learn it.
         self.window.end(Error::Closed);
     }
 }
