@@ -426,3 +426,73 @@ fn every_change_of_the_roster_has_its_epoch_also_after_the_end() {
     }
     assert_eq!(seen.len(), 2);
 }
+
+#[test]
+fn the_late_failure_of_a_barrier_does_not_end_the_next_try() {
+    let (now, mut out) = (Instant::now(), Vec::new());
+    let mut node = joined(now);
+    let rejection = Rejection::BarrierIncomplete { missing: vec![Rank(1)], waited: TIMEOUT };
+    let failed = Control::BarrierFailed { number: 1, attempt: 1, rejection };
+    node.submit_barrier(now, CallId(1), &mut out);
+    assert_eq!(completed(&say(&mut node, now, &failed)), [(1, false)]);
+    out.clear();
+    node.submit_barrier(now, CallId(2), &mut out);
+    assert!(matches!(controls(&out)[..], [Control::BarrierEnter { number: 1, attempt: 2, .. }]));
+    assert_eq!(completed(&say(&mut node, now, &failed)), []);
+    assert_eq!(completed(&say(&mut node, now, &Control::BarrierRelease { number: 1 })), [(2, true)]);
+}
+
+#[test]
+fn a_worker_far_ahead_is_acknowledged_when_the_others_catch_up() {
+    let (mut first, mut server) = ready(SYNC);
+    let now = Instant::now();
+    let mut done = Vec::new();
+    for call in 2..12 {
+        let mut out = Vec::new();
+        first.submit(now, CallId(call), Op::Push(gradients(1.0)), 0, &mut out);
+        done.extend(settle(&mut first, &mut server, 0, out));
+    }
+    assert_eq!(done.len(), kv_core::limits::OPEN_ROUNDS_MAX, "ten pushes, eight rounds may be open");
+    let (mut out, mut second) = (Vec::new(), worker(1, SYNC, now));
+    for call in 0..2 {
+        second.submit(now, CallId(call), Op::Push(gradients(1.0)), 0, &mut out);
+    }
+    let question = sent(&out).remove(0);
+    let known = ask(&mut server, 1, question).remove(0);
+    out.clear();
+    second.handle(now, SERVER, &known, &mut out);
+    for (push, acknowledged) in sent(&out).into_iter().zip([10, 11]) {
+        let mut answers = Vec::new();
+        server.handle(now, WORKERS[1], push, &mut answers);
+        answers.retain(|action| matches!(action, Action::Send { to, .. } if *to == WORKERS[0]));
+        let mut out = Vec::new();
+        sent(&answers).iter().for_each(|reply| first.handle(now, SERVER, reply, &mut out));
+        assert_eq!(completed(&out), [(acknowledged, true)], "each round that closes makes room for one");
+    }
+}
+
+#[test]
+fn a_scheduler_that_was_stopped_does_not_blame_the_others() {
+    let start = Instant::now();
+    let mut scheduler = scheduler(start);
+    let job = JobConfig::default();
+    for (node, role) in [(WORKERS[0], Role::Worker), (WORKERS[1], Role::Worker), (SERVER, Role::Server)] {
+        join(&mut scheduler, start, node, role);
+    }
+    let mut out = Vec::new();
+    // Its own clock comes before the heartbeats that have arrived meanwhile.
+    let mut now = start + job.dead_after * 2;
+    scheduler.handle_timeout(now, &mut out);
+    assert_eq!(controls(&out), []);
+    // Running again, it does notice who is silent.
+    while controls(&out).is_empty() {
+        now = scheduler.deadline().expect("it looks at its clock").max(now);
+        assert!(now < start + job.dead_after * 4);
+        for node in [WORKERS[0], WORKERS[1]] {
+            let stats = NodeStats { epoch: Epoch(u32::MAX), ..NodeStats::default() };
+            tell(&mut scheduler, now, node, &Control::Heartbeat(stats));
+        }
+        scheduler.handle_timeout(now, &mut out);
+    }
+    assert!(controls(&out).iter().any(|control| matches!(control, Control::Shutdown { failed: Some(_) })));
+}

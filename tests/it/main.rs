@@ -2,6 +2,7 @@
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::needless_borrows_for_generic_args, reason = "users pass references; so do the tests")]
+#![allow(clippy::type_complexity, reason = "tables of cases")]
 
 mod aliasing;
 mod cluster;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::barrier::Barrier;
+use super::barrier::{Barrier, Entry};
 use super::{Action, LinkEvent, Machine};
 use crate::cluster::{Epoch, JobConfig, Member, NodeId, NodeName, Rank, Role, Roster, Standing, WorkerLoss};
 use crate::error::{Error, Rejection};
@@ -337,11 +337,12 @@ impl Machine for Scheduler {
                 // Before all have joined, nobody knows for whom a barrier would have to wait.
                 let has_started = self.epoch >= Epoch(1);
                 if has_started && workers.iter().any(|(node, _)| *node == from) {
-                    for (node, control) in self.barrier.enter(now, from, (number, attempt), timeout, &workers) {
+                    for (node, control) in self.barrier.enter(now, from, Entry { number, attempt, timeout }, &workers) {
                         say(node, &control, out);
                     }
                 } else {
-                    say(from, &Control::BarrierFailed { number, attempt, rejection: Rejection::NotAMember }, out);
+                    let rejection = Rejection::NotAMember;
+                    say(from, &Control::BarrierFailed { number, attempt, rejection }, out);
                 }
             }
             Control::PeerLost { node, reason } => {

@@ -1,7 +1,7 @@
 //! A worker's side of its link to one server: sequence numbers, what is unanswered, what waits at home.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -13,6 +13,9 @@ use crate::cluster::{NodeId, NodeName};
 use crate::key::{Key, KeyId};
 use crate::limits::{UNANSWERED_BYTES_MAX, UNANSWERED_REQUESTS_MAX};
 use crate::wire::Message;
+
+/// Longest time between two tries.
+const RESEND_AFTER_MAX: Duration = Duration::from_secs(8);
 
 /// A request ready to go, without its sequence number.
 pub(super) struct Prepared {
@@ -38,6 +41,8 @@ pub(super) struct ServerLink {
     next_sequence: u64,
     unanswered: BTreeMap<u64, Unanswered>,
     unanswered_bytes: usize,
+    /// When which unanswered request is to be sent again.
+    due: BTreeSet<(Instant, u64)>,
     /// Requests kept at home, most urgent first, then oldest first.
     backlog: BTreeMap<(Reverse<i32>, u64), Queued>,
     next_queued: u64,
@@ -78,6 +83,7 @@ impl ServerLink {
             next_sequence: 1,
             unanswered: BTreeMap::new(),
             unanswered_bytes: 0,
+            due: BTreeSet::new(),
             backlog: BTreeMap::new(),
             next_queued: 0,
             queued_keys: HashMap::new(),
@@ -127,6 +133,9 @@ impl ServerLink {
     ) -> Option<(CallId, Expected)> {
         let request = self.unanswered.remove(&sequence)?;
         self.unanswered_bytes -= request.bytes;
+        if let Some(again) = &request.again {
+            self.due.remove(&(again.at, sequence));
+        }
         self.last_heard = now;
         self.send_backlog(now, out);
         Some((request.call, request.expected))
@@ -139,6 +148,7 @@ impl ServerLink {
         let backlog = std::mem::take(&mut self.backlog).into_values().map(|queued| queued.call);
         let calls = unanswered.chain(backlog).collect();
         self.unanswered_bytes = 0;
+        self.due.clear();
         self.queued_keys.clear();
         self.queued_on_all = 0;
         calls
@@ -153,26 +163,32 @@ impl ServerLink {
             return Some(silent);
         }
         let oldest = self.unanswered.keys().next().copied().unwrap_or(0);
-        for (&sequence, request) in &mut self.unanswered {
-            if let Some(again) = &mut request.again
-                && again.at <= now
-            {
-                again.after = (again.after * 2).min(Duration::from_secs(8));
-                again.at = now + again.after;
-                let behind = u32::try_from(sequence - oldest).unwrap_or(u32::MAX);
-                let message = again.message.clone().with_header(|header| header.behind = behind);
-                out.push(Action::Send { to: self.node, message });
-            }
+        // In the order of their numbers, so that the server can run each as it comes.
+        let later = self.due.split_off(&(now, u64::MAX));
+        let mut due: Vec<u64> = std::mem::replace(&mut self.due, later).into_iter().map(|(_, number)| number).collect();
+        due.sort_unstable();
+        for sequence in due {
+            let Some(request) = self.unanswered.get_mut(&sequence) else { continue };
+            let Some(again) = &mut request.again else { continue };
+            again.after = (again.after * 2).min(RESEND_AFTER_MAX);
+            again.at = now + again.after;
+            self.due.insert((again.at, sequence));
+            let waited = now.saturating_duration_since(request.sent_at).as_millis();
+            let message = again.message.clone().with_header(|header| {
+                header.behind = u32::try_from(sequence - oldest).unwrap_or(u32::MAX);
+                // What is left of the time: the server's answer, which names what was missing, must come before this
+                // worker loses its patience.
+                let left = u128::from(header.deadline_ms).saturating_sub(waited).max(1);
+                header.deadline_ms = u32::try_from(left).unwrap_or(u32::MAX);
+            });
+            out.push(Action::Send { to: self.node, message });
         }
         None
     }
 
     pub(super) fn deadline(&self, limit: Duration) -> Option<Instant> {
         let silent = self.silent_since().map(|since| since + limit);
-        let again = match self.resend {
-            Resend::Never => None,
-            Resend::After(_) => self.unanswered.values().filter_map(|request| Some(request.again.as_ref()?.at)).min(),
-        };
+        let again = self.due.first().map(|(at, _)| *at);
         [silent, again].into_iter().flatten().min()
     }
 
@@ -215,6 +231,7 @@ impl ServerLink {
             Resend::Never => None,
             Resend::After(after) => Some(Again { message: message.clone(), at: now + after, after }),
         };
+        self.due.extend(again.iter().map(|again| (again.at, sequence)));
         let request = Unanswered { call, expected: prepared.expected, bytes, sent_at: now, again };
         self.unanswered.insert(sequence, request);
         self.unanswered_bytes += bytes;
@@ -232,8 +249,12 @@ mod tests {
     use crate::wire::Kind;
 
     fn link() -> ServerLink {
+        link_with(Resend::Never, Instant::now())
+    }
+
+    fn link_with(resend: Resend, now: Instant) -> ServerLink {
         let name = NodeName { role: Role::Server, rank: Rank(0), endpoint: Endpoint("mem://1".into()) };
-        ServerLink::new(NodeId(1), name, Resend::Never, Instant::now())
+        ServerLink::new(NodeId(1), name, resend, now)
     }
 
     fn request(key: u64, bytes: usize) -> Prepared {
@@ -273,6 +294,30 @@ mod tests {
         // More urgent, and on another key: still behind it.
         link.queue(now, CallId(3), 9, request(3, 8), &mut out);
         assert_eq!(drain(&mut link, out), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_sent_again_has_less_time_and_what_is_answered_is_not_sent_again() {
+        let (now, mut out) = (Instant::now(), Vec::new());
+        let mut link = link_with(Resend::After(Duration::from_secs(1)), now);
+        for call in 0..3 {
+            let mut prepared = request(call, 8);
+            prepared.message = prepared.message.with_header(|header| header.deadline_ms = 10_000);
+            link.queue(now, CallId(call), 0, prepared, &mut out);
+        }
+        assert!(link.answered(now, 2, &mut out).is_some());
+        out.clear();
+        for (seconds, left) in [(1, Some(9000)), (2, None), (3, Some(7000)), (7, Some(3000)), (15, Some(1))] {
+            let now = now + Duration::from_secs(seconds);
+            assert_eq!(link.handle_timeout(now, Duration::from_secs(60), &mut out), None);
+            let sent = out.drain(..).map(|action| match action {
+                Action::Send { message, .. } => (message.header().sequence, message.header().deadline_ms),
+                other => panic!("{other:?}"),
+            });
+            let expected = left.map_or(Vec::new(), |left| vec![(1, left), (3, left)]);
+            assert_eq!(sent.collect::<Vec<_>>(), expected, "after {seconds} s");
+        }
+        assert_eq!(link.deadline(Duration::from_secs(60)), Some(now + Duration::from_secs(15 + 8)));
     }
 
     #[test]

@@ -152,7 +152,8 @@ impl WorkerNode {
         if flushed && barrier.asked.is_none_or(|asked| asked + BARRIER_REPEAT <= now) {
             barrier.asked = Some(now);
             let timeout = self.timeout.saturating_sub(now.saturating_duration_since(barrier.since));
-            self.member.say(&Control::BarrierEnter { number, attempt: barrier.call.0, timeout }, out);
+            let attempt = barrier.call.0;
+            self.member.say(&Control::BarrierEnter { number, attempt, timeout }, out);
         }
     }
 
@@ -216,9 +217,10 @@ impl WorkerNode {
                 }
             }
             Some(News::Control(Control::BarrierFailed { number, attempt, rejection })) => {
-                // An earlier attempt at the same barrier may have been answered twice.
-                let this_one = self.barriers.front().is_some_and(|b| b.asked.is_some() && b.call.0 == attempt);
-                if this_one && number == self.released + 1 {
+                // The failure of an earlier try may be late, or told twice.
+                let front = self.barriers.front();
+                let asked = front.is_some_and(|barrier| barrier.asked.is_some() && barrier.call.0 == attempt);
+                if asked && number == self.released + 1 {
                     let error = rejection.into_error(|key| crate::Key::Int(key.0));
                     self.end_barrier(now, Err(error), out);
                 }

@@ -31,8 +31,7 @@ pub enum Control {
     BarrierEnter {
         /// Number of the barrier, from 1.
         number: u64,
-        /// Number of this worker's attempt at a barrier, ascending: one that failed and the next have the same
-        /// `number`.
+        /// Which try of this worker it is, ascending: a failed barrier is entered again by its old number.
         attempt: u64,
         /// How long the scheduler may make it wait.
         timeout: Duration,
@@ -46,7 +45,7 @@ pub enum Control {
     BarrierFailed {
         /// Number of the barrier.
         number: u64,
-        /// The attempt that has failed.
+        /// The try that failed.
         attempt: u64,
         /// Why.
         rejection: Rejection,

@@ -58,7 +58,6 @@ fn harmless_control(rng: &mut Rng) -> Message {
 fn control(rng: &mut Rng, plan: &Plan) -> Message {
     let node = *pick(rng, &plan.ids);
     let number = *pick(rng, &[0, 1, 2, 3, u64::MAX]);
-    let attempt = *pick(rng, &[0, 1, 2, u64::MAX]);
     let span = *pick(rng, &[Duration::ZERO, Duration::from_millis(1), Duration::from_secs(9), Duration::MAX]);
     in_message(&match rng.u8(0..13) {
         0 => Control::Join(JoinRequest {
@@ -70,9 +69,9 @@ fn control(rng: &mut Rng, plan: &Plan) -> Message {
         2 => Control::JoinRefused("nonsense".to_owned()),
         3 => Control::Roster(roster(rng, plan)),
         4 => Control::Heartbeat(NodeStats { epoch: Epoch(rng.u32(..)), ..NodeStats::default() }),
-        5 => Control::BarrierEnter { number, attempt, timeout: span },
+        5 => Control::BarrierEnter { number, attempt: number, timeout: span },
         6 => Control::BarrierRelease { number },
-        7 => Control::BarrierFailed { number, attempt, rejection: rejection(rng) },
+        7 => Control::BarrierFailed { number, attempt: rng.u64(0..50), rejection: rejection(rng) },
         8 => Control::PeerLost { node, reason: "nonsense".to_owned() },
         9 => Control::Leave,
         10 => Control::LeaveAck,

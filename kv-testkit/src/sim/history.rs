@@ -46,10 +46,13 @@ pub struct Call {
     /// When it was submitted.
     pub submitted: Moment,
     /// Its end, when it has one: the values, in the order of `pulls`.
-    pub done: Option<(Moment, Result<Vec<Vec<Number>>, Error>)>,
+    pub done: Option<(Moment, Ended)>,
     /// How often it was completed: once, if all is well.
     pub completions: u32,
 }
+
+/// How a call ended: with the values it asked for, or an error.
+pub type Ended = Result<Vec<Vec<Number>>, Error>;
 
 impl Call {
     /// Whether it ended well.

@@ -150,7 +150,7 @@ impl Plan {
         let rng = &mut rng;
         let profile = Profile::of(seed);
         let mad = profile == Profile::Garbage;
-        let fat = matches!(profile, Profile::Perfect | Profile::Reorder | Profile::Lossy) && rng.u8(..) < 3;
+        let fat = matches!(profile, Profile::Perfect | Profile::Reorder | Profile::Lossy) && rng.u8(..) < 2;
         let servers = if fat { 1 } else { rng.usize(1..=4) };
         let workers = if fat { 2 } else { rng.usize(1 + usize::from(mad)..=5) };
         let nodes = 1 + servers + workers;
@@ -166,7 +166,7 @@ impl Plan {
         let wild = consistency == Consistency::Sync { deterministic: true } && rng.bool();
         let keys = if fat { vec![fat_key(wild)] } else { keys(rng, wild) };
         let accumulate = rng.u8(..) < 180;
-        let pushes = if fat { 3 } else { rng.usize(2..=24) };
+        let pushes = if fat { 2 } else { rng.usize(2..=24) };
         let mut scripts = scripts(rng, Load { workers, keys: keys.len(), accumulate, pushes });
         let mad = mad.then_some(workers - 1);
         if let Some(mad) = mad {
@@ -326,7 +326,7 @@ fn keys(rng: &mut Rng, wild: bool) -> Vec<KeySpec> {
 
 /// So many chunks that the window of unanswered requests fills and requests wait at home.
 fn fat_key(wild: bool) -> KeySpec {
-    KeySpec { key: Key::from("fat"), dtype: DType::F64, len: 40_000, wild }
+    KeySpec { key: Key::from("fat"), dtype: DType::F64, len: 34_000, wild }
 }
 
 fn calm(rng: &mut Rng, overtaking: bool) -> Weather {
