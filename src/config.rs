@@ -10,7 +10,7 @@
 //! [`Settings::load`] merges the first three, [`Settings::resolve`] adds the defaults, checks, and reports all that is
 //! wrong at once.
 //!
-//! | file (flag: with dashes) | own variable | ps-lite's variable | default |
+//! | file | own variable | ps-lite's variable | default |
 //! |---|---|---|---|
 //! | `role` | `KV_ROLE` | `DMLC_ROLE` | by program |
 //! | `scheduler` | `KV_SCHEDULER` | `DMLC_PS_ROOT_URI`, `DMLC_PS_ROOT_PORT` | required |

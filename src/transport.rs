@@ -56,7 +56,7 @@ pub fn find(name: &str) -> Result<&'static str, String> {
         some => format!("one of {}", some.join(", ")),
     };
     let hint = match KNOWN.contains(&name) {
-        true => format!(" (not compiled in: build with the feature {name})"),
+        true => format!(" (this version has no {name} transport, or was built without the feature {name})"),
         false => String::new(),
     };
     Err(format!("expected {expected}, found {name:?}{hint}"))

@@ -162,8 +162,9 @@ impl JobConfig {
             let allowed = format!("from {HEARTBEAT_EVERY_MIN:?} to {TIMEOUT_MAX:?}");
             return Err(format!("heartbeat_every is {heartbeat_every:?}; it must be {allowed}"));
         }
-        if dead_after <= heartbeat_every || *dead_after > TIMEOUT_MAX {
-            let allowed = format!("longer than heartbeat_every ({heartbeat_every:?}), at most {TIMEOUT_MAX:?}");
+        // A node must be able to miss a heartbeat and live.
+        if *dead_after < heartbeat_every.saturating_mul(2) || *dead_after > TIMEOUT_MAX {
+            let allowed = format!("at least twice heartbeat_every ({heartbeat_every:?}), at most {TIMEOUT_MAX:?}");
             return Err(format!("dead_after is {dead_after:?}; it must be {allowed}"));
         }
         Ok(())

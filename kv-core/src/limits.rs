@@ -31,7 +31,8 @@ pub const UNANSWERED_REQUESTS_MAX: u64 = 4096;
 pub const UNANSWERED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Rounds of one key that may be open at once. A worker further ahead is acknowledged later, so its own window makes
-/// it wait: the server's memory for pending sums is bounded by this times the value.
+/// it wait: the server's memory for pending sums is bounded by this times the value and what the
+/// workers' windows add to it (`deterministic` rounds keep one contribution of each worker apart).
 pub const OPEN_ROUNDS_MAX: usize = 8;
 
 /// Longest name of a key in bytes.

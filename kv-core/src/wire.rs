@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0  u16  magic "KV"                       16  u32  sequence - oldest unanswered sequence
-//!  2  u8   version of the format            20  u32  epoch of the roster the sender knows
+//!  2  u8   version of the format            20  u32  epoch of the roster the sender knows (reserved)
 //!  3  u8   kind                             24  u32  clock of the sender (reserved for bounded staleness)
 //!  4  u8   flags, must be zero              28  u32  deadline of the request in milliseconds, 0 = default
 //!  5  u8   number of parts (0..=4)          32  u64  length of part 0: entries or control bytes

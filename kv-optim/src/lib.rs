@@ -32,6 +32,16 @@ use kv_core::wire::UpdaterSpec;
 
 pub use sgd::Sgd;
 
+/// Adds every round to the value: the counter's rule, Multiverso's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accumulate;
+
+impl Optimizer for Accumulate {
+    fn spec(&self) -> Result<UpdaterSpec, Error> {
+        Ok(kv_core::updater::Accumulate::spec())
+    }
+}
+
 /// An optimizer that can be sent to the servers.
 pub trait Optimizer {
     /// Its form on the wire.

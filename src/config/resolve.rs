@@ -264,12 +264,8 @@ impl Check {
             })
         };
         WindowLimits {
-            calls: limit(
-                "window_messages (--window-messages, KV_WINDOW_MESSAGES)",
-                settings.window_messages,
-                default.calls,
-            ),
-            bytes: limit("window_bytes (--window-bytes, KV_WINDOW_BYTES)", settings.window_bytes, default.bytes),
+            calls: limit("window_messages (KV_WINDOW_MESSAGES)", settings.window_messages, default.calls),
+            bytes: limit("window_bytes (KV_WINDOW_BYTES)", settings.window_bytes, default.bytes),
         }
     }
 

@@ -55,10 +55,14 @@ pub fn entries_of(part: &Bytes) -> Result<Vec<Entry>, DataError> {
     if count > MESSAGE_ENTRIES_MAX {
         return Err(DataError(format!("{count} entries in one message, at most {MESSAGE_ENTRIES_MAX}")));
     }
-    Ok(match bytemuck::try_cast_slice(part) {
+    let entries: Vec<Entry> = match bytemuck::try_cast_slice(part) {
         Ok(entries) => entries.to_vec(),
         Err(_) => part.chunks_exact(ENTRY_BYTES).map(bytemuck::pod_read_unaligned).collect(),
-    })
+    };
+    if entries.iter().any(|entry| entry.reserved != [0; 3]) {
+        return Err(DataError("an entry with reserved bytes that are not zero".to_owned()));
+    }
+    Ok(entries)
 }
 
 #[cfg(test)]
@@ -74,5 +78,7 @@ mod tests {
         shifted.extend_from_slice(&part);
         assert_eq!(entries_of(&Bytes::from(shifted).slice(1..)).unwrap(), entries);
         assert!(entries_of(&part.slice(1..)).is_err());
+        let unknown = Entry { reserved: [0, 0, 1], ..entries[0] };
+        assert!(entries_of(&entries_part(&[unknown])).is_err());
     }
 }

@@ -28,7 +28,7 @@ pub enum Kind {
     Pull = 4,
     /// Worker to server: contribute, and read what results (part 3: gradients).
     PushPull = 5,
-    /// Worker to server: tell me the metadata of these keys (part 0: ids; a flag in part 1 says whether to wait).
+    /// Worker to server: tell me the metadata of these keys (part 1: the keys, and whether to wait for them).
     Describe = 6,
     /// Worker to server: use this updater (part 1: its spec).
     SetUpdater = 7,
@@ -70,9 +70,9 @@ pub struct Header {
     /// How far the oldest request without an answer lies behind this one. The server forgets what it remembers of
     /// older ones.
     pub behind: u32,
-    /// Version of the roster the sender knows.
+    /// Version of the roster the sender knows. Reserved: 0 today, not looked at.
     pub epoch: u32,
-    /// Clock of the sender.
+    /// Clock of the sender. Reserved for bounded staleness: 0 today, not looked at.
     pub clock: u32,
     /// How long the server may make the request wait, in milliseconds. 0 means the default.
     pub deadline_ms: u32,

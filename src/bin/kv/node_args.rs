@@ -1,5 +1,6 @@
 //! The flags that every node takes; what they do not set comes from the environment, then from a file.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,13 +68,17 @@ pub(crate) struct JobArgs {
     /// Whether the others fail or continue when a worker is lost [env: KV_WORKER_LOSS]
     #[arg(long, value_parser = worker_loss)]
     worker_loss: Option<WorkerLoss>,
-    /// Values are cut into chunks of this many bytes [env: KV_CHUNK_BYTES]
-    #[arg(long)]
+    /// Values are cut into chunks of this many bytes, such as 128KiB [env: KV_CHUNK_BYTES]
+    #[arg(long, value_parser = byte_count)]
     chunk_bytes: Option<u64>,
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
     config::duration(text).ok_or("expected a duration such as 10s, 500ms or plain seconds")
+}
+
+fn byte_count(text: &str) -> Result<u64, &'static str> {
+    config::byte_count(text).ok_or("expected a number of bytes such as 65536 or 128KiB")
 }
 
 fn worker_loss(text: &str) -> Result<WorkerLoss, &'static str> {
@@ -117,6 +122,10 @@ impl NodeArgs {
 pub(crate) fn start_logging(filter: &str) -> Result<(), Error> {
     let filter = EnvFilter::try_new(filter).map_err(|error| Error::Config(format!("log '{filter}': {error}")))?;
     // A second start in one process keeps the first; there is none.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .try_init();
     Ok(())
 }
