@@ -90,8 +90,10 @@ impl Barrier {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, workers: &[(NodeId, Rank)]) -> Vec<(NodeId, Control)> {
-        let missing: Vec<Rank> =
+        let mut missing: Vec<Rank> =
             workers.iter().filter(|(node, _)| !self.arrived.contains_key(node)).map(|(_, rank)| *rank).collect();
+        // Workers are listed as they joined.
+        missing.sort_unstable();
         let expired: Vec<NodeId> =
             self.arrived.iter().filter(|(_, arrived)| arrived.deadline <= now).map(|(node, _)| *node).collect();
         let number = self.released + 1;
@@ -168,6 +170,18 @@ mod tests {
         barrier.enter(late + LIMIT / 2, A, entry(1, 3), &[BOTH[0], BOTH[1], (NodeId(3), Rank(2))]);
         barrier.forget(B);
         assert_eq!(barrier.deadline(), Some(late + LIMIT / 2 + LIMIT));
+    }
+
+    #[test]
+    fn who_is_missing_is_listed_by_rank() {
+        const C: NodeId = NodeId(3);
+        let now = Instant::now();
+        let mut barrier = Barrier::default();
+        let workers = [(C, Rank(2)), (A, Rank(0)), (B, Rank(1))];
+        barrier.enter(now, A, entry(1, 1), &workers);
+        let failed = barrier.handle_timeout(now + LIMIT, &workers);
+        let [(A, Control::BarrierFailed { rejection, .. })] = &failed[..] else { panic!("{failed:?}") };
+        assert_eq!(*rejection, Rejection::BarrierIncomplete { missing: vec![Rank(1), Rank(2)], waited: LIMIT });
     }
 
     #[test]
