@@ -13,7 +13,7 @@ use kv_core::machine::{
 use kv_core::placement::SlotMap;
 use kv_core::updater::{Accumulate, UpdaterRegistry};
 use kv_core::wire::{Control, JoinRequest, Kind, Message, NodeStats};
-use kv_core::{AsTensor, Consistency, Endpoint, Error, Key, Tensor};
+use kv_core::{AsTensor, Consistency, Endpoint, Error, Key, Tensor, VanError};
 
 const SCHEDULER: NodeId = NodeId(1);
 const SERVER: NodeId = NodeId(2);
@@ -495,4 +495,35 @@ fn a_scheduler_that_was_stopped_does_not_blame_the_others() {
         scheduler.handle_timeout(now, &mut out);
     }
     assert!(controls(&out).iter().any(|control| matches!(control, Control::Shutdown { failed: Some(_) })));
+}
+
+/// When the scheduler dies, servers end too, and their links may be seen to break first: they are not the cause.
+#[test]
+fn a_broken_link_to_a_server_waits_for_the_verdict_but_not_long() {
+    let broken = |node| LinkEvent::Down { node, reason: VanError::LinkLost { node, reason: "closed".to_owned() } };
+    let spec = || Op::SetUpdater(Accumulate::spec());
+    let error = |out: &[Action]| {
+        out.iter().find_map(|action| match action {
+            Action::Complete { call: CallId(1), result } => Some(result.clone().unwrap_err()),
+            _ => None,
+        })
+    };
+    let now = Instant::now();
+    let mut node = joined(now);
+    let mut out = Vec::new();
+    node.submit(now, CallId(1), spec(), 0, &mut out);
+    node.handle_link(now, broken(SERVER), &mut out);
+    assert!(controls(&out).iter().any(|c| matches!(c, Control::PeerLost { node: SERVER, .. })), "told at once");
+    assert!(error(&out).is_none());
+    node.handle_link(now, broken(SCHEDULER), &mut out);
+    assert!(matches!(error(&out), Some(Error::SchedulerLost { .. })), "{:?}", error(&out));
+
+    let mut node = joined(now);
+    let mut out = Vec::new();
+    node.submit(now, CallId(1), spec(), 0, &mut out);
+    node.handle_link(now, broken(SERVER), &mut out);
+    let verdict = now + Duration::from_millis(500);
+    assert!(node.deadline().is_some_and(|deadline| deadline <= verdict));
+    node.handle_timeout(verdict, &mut out);
+    assert!(matches!(error(&out), Some(Error::ServerLost { .. })), "{:?}", error(&out));
 }
