@@ -91,7 +91,7 @@ fn settle(worker: &mut Worker, server: &mut Server, rank: usize, mut out: Vec<Ac
 }
 
 fn values() -> Vec<(Key, Tensor)> {
-    vec![(Key::from("w"), Tensor::new(&[2], &[0_f32; 2]).unwrap())]
+    vec![(Key::from("w"), Tensor::new(&[2], &[0_f32; 2]).expect("two elements"))]
 }
 
 fn gradients(x: f32) -> Vec<(Key, Value)> {
@@ -221,7 +221,7 @@ fn roster(standing: Standing, epoch: u32) -> Roster {
 
 fn say(node: &mut WorkerNode, now: Instant, control: &Control) -> Vec<Action> {
     let mut out = Vec::new();
-    node.handle(now, SCHEDULER, control.to_message().unwrap(), &mut out);
+    node.handle(now, SCHEDULER, control.to_message().expect("it is short"), &mut out);
     out
 }
 
@@ -252,7 +252,7 @@ fn controls(out: &[Action]) -> Vec<Control> {
     sent(out)
         .iter()
         .filter(|message| message.kind() == Kind::Control)
-        .map(|m| Control::of_message(m).unwrap())
+        .map(|m| Control::of_message(m).expect("a machine wrote it"))
         .collect()
 }
 
@@ -377,7 +377,7 @@ fn scheduler(now: Instant) -> Scheduler {
 
 fn tell(scheduler: &mut Scheduler, now: Instant, from: NodeId, control: &Control) -> Vec<Control> {
     let mut out = Vec::new();
-    scheduler.handle(now, from, control.to_message().unwrap(), &mut out);
+    scheduler.handle(now, from, control.to_message().expect("it is short"), &mut out);
     controls(&out)
 }
 
