@@ -92,7 +92,7 @@ fn settle(worker: &mut Worker, server: &mut Server, rank: usize, mut out: Vec<Ac
 }
 
 fn values() -> Vec<(Key, Tensor)> {
-    vec![(Key::from("w"), Tensor::new(&[2], &[0_f32; 2]).unwrap())]
+    vec![(Key::from("w"), Tensor::new(&[2], &[0_f32; 2]).expect("two elements"))]
 }
 
 fn gradients(x: f32) -> Vec<(Key, Value)> {
@@ -222,7 +222,7 @@ fn roster(standing: Standing, epoch: u32) -> Roster {
 
 fn say(node: &mut WorkerNode, now: Instant, control: &Control) -> Vec<Action> {
     let mut out = Vec::new();
-    node.handle(now, SCHEDULER, control.to_message().unwrap(), &mut out);
+    node.handle(now, SCHEDULER, control.to_message().expect("it is short"), &mut out);
     out
 }
 
@@ -253,7 +253,7 @@ fn controls(out: &[Action]) -> Vec<Control> {
     sent(out)
         .iter()
         .filter(|message| message.kind() == Kind::Control)
-        .map(|m| Control::of_message(m).unwrap())
+        .map(|m| Control::of_message(m).expect("a machine wrote it"))
         .collect()
 }
 
@@ -378,7 +378,7 @@ fn scheduler(now: Instant) -> Scheduler {
 
 fn tell(scheduler: &mut Scheduler, now: Instant, from: NodeId, control: &Control) -> Vec<Control> {
     let mut out = Vec::new();
-    scheduler.handle(now, from, control.to_message().unwrap(), &mut out);
+    scheduler.handle(now, from, control.to_message().expect("it is short"), &mut out);
     controls(&out)
 }
 
@@ -411,7 +411,7 @@ fn every_change_of_the_roster_has_its_epoch_also_after_the_end() {
     join(&mut scheduler, now, SERVER, Role::Server);
     tell(&mut scheduler, now, SERVER, &Control::Heartbeat(NodeStats { epoch: Epoch(1), ..NodeStats::default() }));
     let mut out = Vec::new();
-    let reason = kv_core::VanError::Closed;
+    let reason = VanError::Closed;
     scheduler.handle_link(now, LinkEvent::Down { node: SERVER, reason }, &mut out);
     let mut seen: Vec<Roster> = Vec::new();
     for node in WORKERS {
