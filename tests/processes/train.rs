@@ -97,3 +97,15 @@ fn bad_input_is_told_before_anything_is_started() {
         assert!(!outcome.err().contains("listening"), "{}", outcome.err());
     }
 }
+
+#[test]
+fn a_training_that_diverges_says_so() {
+    for model in ["softmax", "mlp"] {
+        for place in [&["--local"][..], &[]] {
+            let args = [&["--json", "--model", model, "--lr", "1e30", "--epochs", "3"], place].concat();
+            let outcome = train(&args);
+            assert_ne!(outcome.code, 0);
+            assert!(outcome.err().contains("diverged in epoch 1"), "{}", outcome.err());
+        }
+    }
+}

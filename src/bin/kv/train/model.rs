@@ -132,7 +132,8 @@ impl Model {
             return (None, x.dot(&values[0]) + &values[1]);
         }
         let mut hidden = x.dot(&values[0]) + &values[1];
-        hidden.mapv_inplace(|h| h.max(0.0));
+        // Not `max`, which makes 0 of a NaN and hides that the training has diverged.
+        hidden.mapv_inplace(|h| if h < 0.0 { 0.0 } else { h });
         let output = hidden.dot(&values[2]) + &values[3];
         (Some(hidden), output)
     }
@@ -154,11 +155,13 @@ impl Model {
                 }
                 ModelKind::Softmax | ModelKind::Mlp => {
                     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let class = *target as usize;
+                    let below_max = max - row[class];
                     row.mapv_inplace(|z| (z - max).exp());
                     let sum = row.sum();
+                    // The logarithm of the probability itself would be that of 0 for a class that is far from it.
+                    loss += f64::from(below_max + sum.ln());
                     row.mapv_inplace(|e| e / sum);
-                    let class = *target as usize;
-                    loss -= f64::from(row[class].max(f32::MIN_POSITIVE)).ln();
                     row[class] -= 1.0;
                 }
             }
@@ -224,6 +227,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The loss of a softmax model whose scores for the single example are `scores`.
+    fn loss_of(scores: &[f32], class: f32) -> f64 {
+        let model = Model::new(ModelKind::Softmax, 1, scores.len(), 0);
+        let bias = Array2::from_shape_vec([1, scores.len()], scores.to_vec()).unwrap();
+        let examples = Examples { features: Array2::zeros([1, 1]), targets: vec![class] };
+        model.score(&[Array2::zeros([1, scores.len()]), bias], &examples).loss
+    }
+
+    #[test]
+    fn losses_far_from_the_target_are_exact() {
+        assert!((loss_of(&[7.0, 7.0, 7.0], 1.0) - 3.0_f64.ln()).abs() < 1e-6);
+        assert_eq!(loss_of(&[1000.0, -1000.0], 1.0), 2000.0);
+        assert_eq!(loss_of(&[1000.0, -1000.0], 0.0), 0.0);
+    }
+
+    #[test]
+    fn what_is_not_a_number_stays_visible() {
+        assert!(loss_of(&[f32::NAN, 0.0], 1.0).is_nan());
+        let examples = examples(ModelKind::Mlp);
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        let mut values = model.start(1);
+        values[0][[0, 0]] = f32::NAN;
+        assert!(model.score(&values, &examples).loss.is_nan());
+        assert!(model.gradient(&values, &examples).1.is_nan());
     }
 
     #[test]
