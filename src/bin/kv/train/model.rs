@@ -113,9 +113,9 @@ impl Model {
         Score { loss: loss / examples.len().max(1) as f64, accuracy: is_classifier.then_some(accuracy) }
     }
 
-    fn predict(&self, row: &ArrayView1<'_, f32>) -> f32 {
+    fn predict(&self, row: &ArrayView1<'_, f32>) -> f64 {
         if self.kind == ModelKind::Logistic {
-            return f32::from(u8::from(row[0] > 0.0));
+            return f64::from(u8::from(row[0] > 0.0));
         }
         let mut best = 0;
         for (class, score) in row.iter().enumerate() {
@@ -123,7 +123,7 @@ impl Model {
                 best = class;
             }
         }
-        best as f32
+        best as f64
     }
 
     /// The hidden layer, if there is one, and the output before its loss.
@@ -139,16 +139,16 @@ impl Model {
     }
 
     /// The derivative of the summed loss by the output, and the loss.
-    fn delta(&self, mut output: Array2<f32>, targets: &[f32]) -> (Array2<f32>, f64) {
+    fn delta(&self, mut output: Array2<f32>, targets: &[f64]) -> (Array2<f32>, f64) {
         let mut loss = 0.0;
         for (mut row, target) in output.rows_mut().into_iter().zip(targets) {
             match self.kind {
                 ModelKind::Linear => {
-                    row[0] -= target;
+                    row[0] -= *target as f32;
                     loss += 0.5 * f64::from(row[0]).powi(2);
                 }
                 ModelKind::Logistic => {
-                    let z = row[0];
+                    let (z, target) = (row[0], *target as f32);
                     // log(1 + e^z) without overflow.
                     loss += f64::from(z.max(0.0) + (-z.abs()).exp().ln_1p() - target * z);
                     row[0] = 1.0 / (1.0 + (-z).exp()) - target;
@@ -193,7 +193,7 @@ mod tests {
     fn examples(kind: ModelKind) -> Examples {
         let mut random = fastrand::Rng::with_seed(7);
         let features = Array2::from_shape_simple_fn([6, 4], || random.f32() * 2.0 - 1.0);
-        let targets: &[f32] = match kind {
+        let targets: &[f64] = match kind {
             ModelKind::Linear => &[0.5, -1.0, 2.0, 0.0, 1.5, -0.5],
             ModelKind::Logistic => &[0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
             ModelKind::Softmax | ModelKind::Mlp => &[0.0, 1.0, 2.0, 0.0, 1.0, 2.0],
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// The loss of a softmax model whose scores for the single example are `scores`.
-    fn loss_of(scores: &[f32], class: f32) -> f64 {
+    fn loss_of(scores: &[f32], class: f64) -> f64 {
         let model = Model::new(ModelKind::Softmax, 1, scores.len(), 0);
         let bias = Array2::from_shape_vec([1, scores.len()], scores.to_vec()).unwrap();
         let examples = Examples { features: Array2::zeros([1, 1]), targets: vec![class] };
