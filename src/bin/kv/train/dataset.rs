@@ -23,6 +23,9 @@ const TEXT_BYTES_MAX: u64 = 8 << 30;
 /// Every `TEST_EVERY`-th example is for testing when there is no file for it.
 const TEST_EVERY: usize = 5;
 
+/// Largest scaled feature, in standard deviations: one that never varied much in training must not drown all others.
+const SCALED_MAX: f32 = 5.0;
+
 /// Most classes of a data set; so many different labels are numbers to be predicted.
 const CLASSES_MAX: usize = 10_000;
 
@@ -42,6 +45,8 @@ pub(super) struct Dataset {
     pub(super) test: Examples,
     /// Number of classes; 0 when numbers are predicted.
     pub(super) classes: usize,
+    /// What was done to the features.
+    pub(super) scaling: Scaling,
 }
 
 impl Dataset {
@@ -89,8 +94,10 @@ impl Dataset {
             }
             _ => {}
         }
-        scale(&mut train.features, &mut test.features);
-        Ok(Self { train, test, classes })
+        let scaling = Scaling::of(&train.features);
+        scaling.apply(&mut train.features);
+        scaling.apply(&mut test.features);
+        Ok(Self { train, test, classes, scaling })
     }
 }
 
@@ -165,16 +172,37 @@ fn number_classes(train: &mut Examples, test: &mut Examples) -> Result<usize, St
     Ok(labels.len())
 }
 
-/// Gives every feature mean 0 and standard deviation 1 over the training examples; constant ones become 0.
-fn scale(train: &mut Array2<f32>, test: &mut Array2<f32>) {
-    let rows = train.nrows() as f64;
-    for (mut train, mut test) in train.columns_mut().into_iter().zip(test.columns_mut()) {
-        let mean = train.iter().map(|x| f64::from(*x)).sum::<f64>() / rows;
-        let variance = train.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / rows;
-        let factor = if variance > 1e-20 { 1.0 / variance.sqrt() } else { 0.0 };
-        let scaled = |x: &mut f32| *x = ((f64::from(*x) - mean) * factor) as f32;
-        train.iter_mut().for_each(scaled);
-        test.iter_mut().for_each(scaled);
+/// Brings features to one size: `(x - mean) * factor`, within the finite numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Scaling {
+    /// Per feature, over the training examples.
+    pub(super) mean: Vec<f32>,
+    /// Per feature: one over the standard deviation; 0 for a feature that does not vary.
+    pub(super) factor: Vec<f32>,
+}
+
+impl Scaling {
+    /// What gives every feature of `train` mean 0 and standard deviation 1.
+    fn of(train: &Array2<f32>) -> Self {
+        let rows = train.nrows() as f64;
+        let columns = train.columns().into_iter().map(|column| {
+            let mean = column.iter().map(|x| f64::from(*x)).sum::<f64>() / rows;
+            let variance = column.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / rows;
+            // Less than f32 can tell apart around the mean is rounding of the mean, not a feature that varies.
+            let varies = variance.sqrt() > mean.abs() * f64::from(f32::EPSILON);
+            let factor = if varies { variance.sqrt().recip() as f32 } else { 0.0 };
+            (mean as f32, if factor.is_finite() { factor } else { 0.0 })
+        });
+        let (mean, factor) = columns.unzip();
+        Self { mean, factor }
+    }
+
+    fn apply(&self, features: &mut Array2<f32>) {
+        let max = f64::from(SCALED_MAX);
+        for (mut column, (mean, factor)) in features.columns_mut().into_iter().zip(self.mean.iter().zip(&self.factor)) {
+            let scaled = |x: f32| (f64::from(x) - f64::from(*mean)) * f64::from(*factor);
+            column.mapv_inplace(|x| scaled(x).clamp(-max, max) as f32);
+        }
     }
 }
 
@@ -223,5 +251,24 @@ mod tests {
         assert!(Dataset::new(examples(&[1.0, 2.0, 3.0]), examples(&[1.0]), ModelKind::Logistic).is_err());
         assert!(Dataset::new(examples(&[1.0, 2.0]), examples(&[5.0]), ModelKind::Softmax).is_err());
         assert!(Dataset::new(examples(&[1.0, 1.0]), examples(&[1.0]), ModelKind::Mlp).is_err());
+    }
+    #[test]
+    fn features_are_brought_to_one_size() {
+        let mut features = ndarray::array![[1.0, 7.0, 1e6], [3.0, 7.0, 2e6]];
+        let scaling = Scaling::of(&features);
+        scaling.apply(&mut features);
+        assert_eq!(features, ndarray::array![[-1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]);
+        let mut unusual = ndarray::array![[f32::MAX, 8.0, f32::MIN]];
+        scaling.apply(&mut unusual);
+        assert_eq!(unusual, ndarray::array![[SCALED_MAX, 0.0, -SCALED_MAX]]);
+    }
+
+    #[test]
+    fn rounding_is_no_variation_and_extremes_stay_finite() {
+        let same = Array2::from_elem([30, 1], 1_000_000_050.0_f32);
+        assert_eq!(Scaling::of(&same).factor, [0.0]);
+        let mut extreme = ndarray::array![[f32::MAX, f32::MIN_POSITIVE], [f32::MIN, 0.0], [f32::MAX, 1e-45]];
+        Scaling::of(&extreme).apply(&mut extreme);
+        assert!(extreme.iter().all(|x| x.is_finite()), "{extreme}");
     }
 }

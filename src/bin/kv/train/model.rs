@@ -1,10 +1,16 @@
 //! Models: named parameters, the gradient of a batch, and how good they are.
 
-use kv::Tensor;
-use ndarray::{Array2, ArrayView1, ArrayView2, Axis};
+use kv::{Error, Tensor};
+use ndarray::{Array2, ArrayView1, ArrayView2, Axis, s};
 
 use super::args::ModelKind;
 use super::dataset::Examples;
+
+/// Most parameters of a model: 2 GiB of them, and as much for their gradient.
+const PARAMETERS_MAX: usize = 1 << 29;
+
+/// Examples that are scored at once: bounds the memory for what the layers give.
+const SCORED_AT_ONCE: usize = 1024;
 
 /// A model without its parameters.
 #[derive(Clone, Debug)]
@@ -32,7 +38,10 @@ pub(super) struct Score {
 
 impl Model {
     /// A model for this many features and classes (0 classes: one number).
-    pub(super) fn new(kind: ModelKind, features: usize, classes: usize, hidden: usize) -> Self {
+    ///
+    /// # Errors
+    /// It would have more parameters than fit.
+    pub(super) fn new(kind: ModelKind, features: usize, classes: usize, hidden: usize) -> Result<Self, Error> {
         let layer = |weight, bias, inputs, outputs| {
             [Parameter { name: weight, shape: [inputs, outputs] }, Parameter { name: bias, shape: [1, outputs] }]
         };
@@ -45,7 +54,15 @@ impl Model {
                 layers
             }
         };
-        Self { kind, parameters }
+        let sizes = parameters.iter().map(|parameter| parameter.shape[0].checked_mul(parameter.shape[1]));
+        let size = sizes.fold(Some(0_usize), |sum, size| sum?.checked_add(size?));
+        match size {
+            Some(..=PARAMETERS_MAX) => Ok(Self { kind, parameters }),
+            _ => {
+                let found = format!("{features} features, {classes} classes and {hidden} hidden units give more");
+                Err(Error::Config(format!("a model has at most {PARAMETERS_MAX} parameters; {found}")))
+            }
+        }
     }
 
     pub(super) fn parameters(&self) -> &[Parameter] {
@@ -104,13 +121,17 @@ impl Model {
 
     /// How good the model is.
     pub(super) fn score(&self, values: &[Array2<f32>], examples: &Examples) -> Score {
-        let (_, output) = self.forward(values, examples.features.view());
-        let right =
-            output.rows().into_iter().zip(&examples.targets).filter(|(row, target)| self.predict(row) == **target);
-        let accuracy = right.count() as f64 / examples.len().max(1) as f64;
-        let (_, loss) = self.delta(output, &examples.targets);
+        let (mut loss, mut right) = (0.0, 0);
+        for (chunk, targets) in examples.targets.chunks(SCORED_AT_ONCE).enumerate() {
+            let start = chunk * SCORED_AT_ONCE;
+            let (_, output) = self.forward(values, examples.features.slice(s![start..start + targets.len(), ..]));
+            right +=
+                output.rows().into_iter().zip(targets).filter(|(row, target)| self.predict(row) == **target).count();
+            loss += self.delta(output, targets).1;
+        }
+        let examples = examples.len().max(1) as f64;
         let is_classifier = self.kind != ModelKind::Linear;
-        Score { loss: loss / examples.len().max(1) as f64, accuracy: is_classifier.then_some(accuracy) }
+        Score { loss: loss / examples, accuracy: is_classifier.then_some(right as f64 / examples) }
     }
 
     fn predict(&self, row: &ArrayView1<'_, f32>) -> f64 {
@@ -175,14 +196,14 @@ fn column_sums(of: &Array2<f32>) -> Array2<f32> {
 }
 
 /// A parameter's values as the store takes them.
-pub(super) fn to_tensor(values: &Array2<f32>) -> Result<Tensor, kv::Error> {
+pub(super) fn to_tensor(values: &Array2<f32>) -> Result<Tensor, Error> {
     let values = values.as_standard_layout();
     Tensor::new(values.shape(), values.as_slice().unwrap_or_default())
 }
 
 /// A parameter's values as the store gives them.
-pub(super) fn from_tensor(tensor: &Tensor, parameter: &Parameter) -> Result<Array2<f32>, kv::Error> {
-    let fit = |error: ndarray::ShapeError| kv::Error::Protocol(format!("{}: {error}", parameter.name));
+pub(super) fn from_tensor(tensor: &Tensor, parameter: &Parameter) -> Result<Array2<f32>, Error> {
+    let fit = |error: ndarray::ShapeError| Error::Protocol(format!("{}: {error}", parameter.name));
     Array2::from_shape_vec(parameter.shape, tensor.to_vec()?).map_err(fit)
 }
 
@@ -206,7 +227,7 @@ mod tests {
     fn gradients_are_the_derivatives_of_the_loss() {
         for kind in [ModelKind::Linear, ModelKind::Logistic, ModelKind::Softmax, ModelKind::Mlp] {
             let examples = examples(kind);
-            let model = Model::new(kind, 4, 3, 5);
+            let model = Model::new(kind, 4, 3, 5).unwrap();
             let mut random = fastrand::Rng::with_seed(3);
             let mut values = model.start(1);
             values.iter_mut().for_each(|value| value.mapv_inplace(|v| v + (random.f32() - 0.5) * 0.5));
@@ -231,7 +252,7 @@ mod tests {
 
     /// The loss of a softmax model whose scores for the single example are `scores`.
     fn loss_of(scores: &[f32], class: f64) -> f64 {
-        let model = Model::new(ModelKind::Softmax, 1, scores.len(), 0);
+        let model = Model::new(ModelKind::Softmax, 1, scores.len(), 0).unwrap();
         let bias = Array2::from_shape_vec([1, scores.len()], scores.to_vec()).unwrap();
         let examples = Examples { features: Array2::zeros([1, 1]), targets: vec![class] };
         model.score(&[Array2::zeros([1, scores.len()]), bias], &examples).loss
@@ -248,7 +269,7 @@ mod tests {
     fn what_is_not_a_number_stays_visible() {
         assert!(loss_of(&[f32::NAN, 0.0], 1.0).is_nan());
         let examples = examples(ModelKind::Mlp);
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
         let mut values = model.start(1);
         values[0][[0, 0]] = f32::NAN;
         assert!(model.score(&values, &examples).loss.is_nan());
@@ -256,8 +277,30 @@ mod tests {
     }
 
     #[test]
+    fn models_that_do_not_fit_are_refused() {
+        let error = Model::new(ModelKind::Mlp, 9_000_000, 2, 1_000_000).unwrap_err().to_string();
+        assert!(error.contains("9000000 features") && error.contains("1000000 hidden units"), "{error}");
+        assert!(Model::new(ModelKind::Mlp, usize::MAX, 2, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn scores_do_not_depend_on_chunks() {
+        let one = examples(ModelKind::Softmax);
+        let rows: Vec<usize> = (0..SCORED_AT_ONCE + 10).map(|row| row % one.len()).collect();
+        let many = one.select(&rows);
+        let model = Model::new(ModelKind::Softmax, 4, 3, 0).unwrap();
+        let mut random = fastrand::Rng::with_seed(5);
+        let values: Vec<_> = model.start(1).iter().map(|value| value.mapv(|_| random.f32() - 0.5)).collect();
+        let Score { loss, accuracy } = model.score(&values, &many);
+        assert!((loss - model.gradient(&values, &many).1 / many.len() as f64).abs() < 1e-6);
+        let single = |row: usize| model.score(&values, &one.select(&[row])).accuracy.unwrap();
+        let right: f64 = rows.iter().map(|row| single(*row)).sum();
+        assert!((accuracy.unwrap() - right / many.len() as f64).abs() < 1e-12);
+    }
+
+    #[test]
     fn no_examples_give_zero_gradients() {
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
         let none = examples(ModelKind::Mlp).select(&[]);
         let (gradients, loss) = model.gradient(&model.start(1), &none);
         assert_eq!(loss, 0.0);
@@ -269,7 +312,7 @@ mod tests {
 
     #[test]
     fn tensors_keep_values_and_shape() {
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
         for (value, parameter) in model.start(9).iter().zip(model.parameters()) {
             assert_eq!(from_tensor(&to_tensor(value).unwrap(), parameter).unwrap(), *value);
         }

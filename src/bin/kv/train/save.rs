@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_same_weights_give_the_same_bytes_and_can_be_read() {
         let folder = tempfile::tempdir().unwrap();
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
+        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
         let values = model.start(1);
         let path = folder.path().join("model.safetensors");
         check_writable(&path).unwrap();
