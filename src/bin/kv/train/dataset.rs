@@ -43,8 +43,8 @@ pub(super) struct Examples {
 pub(super) struct Dataset {
     pub(super) train: Examples,
     pub(super) test: Examples,
-    /// Number of classes; 0 when numbers are predicted.
-    pub(super) classes: usize,
+    /// The labels by class number, ascending; none when numbers are predicted.
+    pub(super) classes: Vec<f64>,
     /// What was done to the features.
     pub(super) scaling: Scaling,
 }
@@ -77,15 +77,23 @@ impl Dataset {
         Self::new(train, test, args.model).map_err(Error::Config)
     }
 
+    /// The bundled digits.
+    #[cfg(test)]
+    pub(super) fn digits(model: ModelKind) -> Self {
+        let table = table(DIGITS, LabelColumn::Last).unwrap();
+        let (train, test) = split(&Examples::new(&table, Layout::of(&[&table], None)).unwrap()).unwrap();
+        Self::new(train, test, model).unwrap()
+    }
+
     fn new(mut train: Examples, mut test: Examples, model: ModelKind) -> Result<Self, String> {
         let classes = match model {
             ModelKind::Linear => {
                 check_numbers(train.targets.iter().chain(&test.targets))?;
-                0
+                Vec::new()
             }
             ModelKind::Logistic | ModelKind::Softmax | ModelKind::Mlp => number_classes(&mut train, &mut test)?,
         };
-        match (model, classes) {
+        match (model, classes.len()) {
             (ModelKind::Logistic, n) if n != 2 => {
                 return Err(format!("a logistic model needs labels of 2 classes, found {n}"));
             }
@@ -156,8 +164,8 @@ fn check_numbers<'a>(mut targets: impl Iterator<Item = &'a f64>) -> Result<(), S
     }
 }
 
-/// Replaces labels by class numbers, in ascending order of the labels.
-fn number_classes(train: &mut Examples, test: &mut Examples) -> Result<usize, String> {
+/// Replaces labels by class numbers, in ascending order of the labels; returns the labels by class number.
+fn number_classes(train: &mut Examples, test: &mut Examples) -> Result<Vec<f64>, String> {
     // Adding 0.0 makes the two zeros one label.
     let mut labels: Vec<f64> = train.targets.iter().map(|label| label + 0.0).collect();
     labels.sort_by(f64::total_cmp);
@@ -169,7 +177,7 @@ fn number_classes(train: &mut Examples, test: &mut Examples) -> Result<usize, St
         let class = labels.binary_search_by(|label| label.total_cmp(&(*target + 0.0)));
         *target = class.map_err(|_| format!("a test example has label {target}, no training example has"))? as f64;
     }
-    Ok(labels.len())
+    Ok(labels)
 }
 
 /// Brings features to one size: `(x - mean) * factor`, within the finite numbers.
@@ -212,18 +220,12 @@ mod tests {
 
     use super::*;
 
-    fn examples_of(table: &Table) -> Examples {
-        Examples::new(table, Layout::of(&[table], None)).unwrap()
-    }
-
     #[test]
     fn the_bundled_digits_are_there() {
-        let all = examples_of(&table(DIGITS, LabelColumn::Last).unwrap());
-        assert_eq!(all.features.dim(), (1797, 64));
-        let (train, test) = split(&all).unwrap();
-        assert_eq!((train.len(), test.len()), (1438, 359));
-        let data = Dataset::new(train, test, ModelKind::Softmax).unwrap();
-        assert_eq!(data.classes, 10);
+        let data = Dataset::digits(ModelKind::Softmax);
+        assert_eq!(data.train.features.dim(), (1438, 64));
+        assert_eq!(data.test.features.dim(), (359, 64));
+        assert_eq!(data.classes, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
         let column = data.train.features.column(20);
         assert!(column.mean().unwrap().abs() < 1e-4);
     }

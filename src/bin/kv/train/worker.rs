@@ -23,7 +23,7 @@ impl Job {
     pub(super) fn prepare(args: &Args) -> Result<Self, Error> {
         let data = Dataset::load(args)?;
         let features = data.train.features.ncols();
-        let model = Model::new(args.model, features, data.classes, args.hidden as usize)?;
+        let model = Model::new(args.model, features, data.classes.len(), args.hidden as usize)?;
         if let Some(path) = &args.save {
             save::check_writable(path)?;
         }
@@ -89,7 +89,7 @@ pub(super) fn run(job: &Job, store: &KvStore) -> Result<(), Error> {
         check_finite(test.loss, args.epochs)?;
         report.done(test);
         if let Some(path) = &args.save {
-            save::save(path, model.parameters(), &values)?;
+            save::save(path, model, &values, data)?;
         }
     }
     store.close()
