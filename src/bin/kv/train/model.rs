@@ -34,6 +34,8 @@ pub(super) struct Score {
     pub(super) loss: f64,
     /// Share of examples whose class is predicted; `None` when numbers are predicted.
     pub(super) accuracy: Option<f64>,
+    /// Share of the variance that is explained, at most 1; `None` when classes are predicted or nothing varies.
+    pub(super) r2: Option<f64>,
 }
 
 impl Model {
@@ -129,9 +131,14 @@ impl Model {
                 output.rows().into_iter().zip(targets).filter(|(row, target)| self.predict(row) == **target).count();
             loss += self.delta(output, targets).1;
         }
-        let examples = examples.len().max(1) as f64;
-        let is_classifier = self.kind != ModelKind::Linear;
-        Score { loss: loss / examples, accuracy: is_classifier.then_some(right as f64 / examples) }
+        let count = examples.len().max(1) as f64;
+        let loss = loss / count;
+        if self.kind == ModelKind::Linear {
+            let variance = variance(&examples.targets);
+            let r2 = (variance > 0.0).then(|| 1.0 - 2.0 * loss / variance);
+            return Score { loss, accuracy: None, r2 };
+        }
+        Score { loss, accuracy: Some(right as f64 / count), r2: None }
     }
 
     fn predict(&self, row: &ArrayView1<'_, f32>) -> f64 {
@@ -191,6 +198,12 @@ impl Model {
     }
 }
 
+fn variance(values: &[f64]) -> f64 {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count
+}
+
 fn column_sums(of: &Array2<f32>) -> Array2<f32> {
     of.sum_axis(Axis(0)).insert_axis(Axis(0))
 }
@@ -208,113 +221,4 @@ pub(super) fn from_tensor(tensor: &Tensor, parameter: &Parameter) -> Result<Arra
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn examples(kind: ModelKind) -> Examples {
-        let mut random = fastrand::Rng::with_seed(7);
-        let features = Array2::from_shape_simple_fn([6, 4], || random.f32() * 2.0 - 1.0);
-        let targets: &[f64] = match kind {
-            ModelKind::Linear => &[0.5, -1.0, 2.0, 0.0, 1.5, -0.5],
-            ModelKind::Logistic => &[0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
-            ModelKind::Softmax | ModelKind::Mlp => &[0.0, 1.0, 2.0, 0.0, 1.0, 2.0],
-        };
-        Examples { features, targets: targets.to_vec() }
-    }
-
-    /// Every component against the difference quotient of the loss.
-    #[test]
-    fn gradients_are_the_derivatives_of_the_loss() {
-        for kind in [ModelKind::Linear, ModelKind::Logistic, ModelKind::Softmax, ModelKind::Mlp] {
-            let examples = examples(kind);
-            let model = Model::new(kind, 4, 3, 5).unwrap();
-            let mut random = fastrand::Rng::with_seed(3);
-            let mut values = model.start(1);
-            values.iter_mut().for_each(|value| value.mapv_inplace(|v| v + (random.f32() - 0.5) * 0.5));
-            let (gradients, _) = model.gradient(&values, &examples);
-            for (index, gradient) in gradients.iter().enumerate() {
-                for (place, found) in gradient.indexed_iter() {
-                    let step = 1e-2_f32;
-                    let mut loss_at = |offset: f32| {
-                        let old = values[index][place];
-                        values[index][place] = old + offset;
-                        let (_, loss) = model.gradient(&values, &examples);
-                        values[index][place] = old;
-                        loss
-                    };
-                    let expected = (loss_at(step) - loss_at(-step)) / f64::from(2.0 * step);
-                    let close = (expected - f64::from(*found)).abs() < 0.02 * expected.abs().max(1.0);
-                    assert!(close, "{kind:?} {} {place:?}: {found}, expected {expected}", model.parameters[index].name);
-                }
-            }
-        }
-    }
-
-    /// The loss of a softmax model whose scores for the single example are `scores`.
-    fn loss_of(scores: &[f32], class: f64) -> f64 {
-        let model = Model::new(ModelKind::Softmax, 1, scores.len(), 0).unwrap();
-        let bias = Array2::from_shape_vec([1, scores.len()], scores.to_vec()).unwrap();
-        let examples = Examples { features: Array2::zeros([1, 1]), targets: vec![class] };
-        model.score(&[Array2::zeros([1, scores.len()]), bias], &examples).loss
-    }
-
-    #[test]
-    fn losses_far_from_the_target_are_exact() {
-        assert!((loss_of(&[7.0, 7.0, 7.0], 1.0) - 3.0_f64.ln()).abs() < 1e-6);
-        assert_eq!(loss_of(&[1000.0, -1000.0], 1.0), 2000.0);
-        assert_eq!(loss_of(&[1000.0, -1000.0], 0.0), 0.0);
-    }
-
-    #[test]
-    fn what_is_not_a_number_stays_visible() {
-        assert!(loss_of(&[f32::NAN, 0.0], 1.0).is_nan());
-        let examples = examples(ModelKind::Mlp);
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
-        let mut values = model.start(1);
-        values[0][[0, 0]] = f32::NAN;
-        assert!(model.score(&values, &examples).loss.is_nan());
-        assert!(model.gradient(&values, &examples).1.is_nan());
-    }
-
-    #[test]
-    fn models_that_do_not_fit_are_refused() {
-        let error = Model::new(ModelKind::Mlp, 9_000_000, 2, 1_000_000).unwrap_err().to_string();
-        assert!(error.contains("9000000 features") && error.contains("1000000 hidden units"), "{error}");
-        assert!(Model::new(ModelKind::Mlp, usize::MAX, 2, usize::MAX).is_err());
-    }
-
-    #[test]
-    fn scores_do_not_depend_on_chunks() {
-        let one = examples(ModelKind::Softmax);
-        let rows: Vec<usize> = (0..SCORED_AT_ONCE + 10).map(|row| row % one.len()).collect();
-        let many = one.select(&rows);
-        let model = Model::new(ModelKind::Softmax, 4, 3, 0).unwrap();
-        let mut random = fastrand::Rng::with_seed(5);
-        let values: Vec<_> = model.start(1).iter().map(|value| value.mapv(|_| random.f32() - 0.5)).collect();
-        let Score { loss, accuracy } = model.score(&values, &many);
-        assert!((loss - model.gradient(&values, &many).1 / many.len() as f64).abs() < 1e-6);
-        let single = |row: usize| model.score(&values, &one.select(&[row])).accuracy.unwrap();
-        let right: f64 = rows.iter().map(|row| single(*row)).sum();
-        assert!((accuracy.unwrap() - right / many.len() as f64).abs() < 1e-12);
-    }
-
-    #[test]
-    fn no_examples_give_zero_gradients() {
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
-        let none = examples(ModelKind::Mlp).select(&[]);
-        let (gradients, loss) = model.gradient(&model.start(1), &none);
-        assert_eq!(loss, 0.0);
-        for (gradient, parameter) in gradients.iter().zip(model.parameters()) {
-            assert_eq!(gradient.shape(), parameter.shape);
-            assert!(gradient.iter().all(|g| *g == 0.0));
-        }
-    }
-
-    #[test]
-    fn tensors_keep_values_and_shape() {
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5).unwrap();
-        for (value, parameter) in model.start(9).iter().zip(model.parameters()) {
-            assert_eq!(from_tensor(&to_tensor(value).unwrap(), parameter).unwrap(), *value);
-        }
-    }
-}
+mod tests;
