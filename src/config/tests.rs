@@ -114,7 +114,7 @@ fn one_problem_is_one_line() {
         "transport (--transport, KV_TRANSPORT): expected one of tcp, found \"pigeon\""
     );
     let compiled_out = problem(env(DMLC).or(file("transport = 'mpi'")), Role::Worker);
-    assert!(transport::names().contains(&"mpi") || compiled_out.ends_with("build with the feature mpi)"));
+    assert!(transport::names().contains(&"mpi") || compiled_out.ends_with("built without the feature mpi)"));
     assert!(problem(file("= 3"), Role::Observer).contains("kv.toml: expected TOML, found: "));
 }
 

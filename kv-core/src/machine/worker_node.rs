@@ -13,6 +13,10 @@ use crate::error::Error;
 use crate::limits::{ANSWER_GRACE, TIMEOUT_MAX};
 use crate::wire::{Control, Kind, Message, NodeStats};
 
+/// How long a broken link to a server waits for the scheduler's verdict. When a server or the scheduler dies, the others
+/// end too, and their links break in any order: only the scheduler, or its silence, says which death was the first.
+const VERDICT: Duration = Duration::from_millis(500);
+
 /// How long until an unanswered barrier request is repeated.
 const BARRIER_REPEAT: Duration = Duration::from_millis(500);
 
@@ -31,6 +35,16 @@ pub struct WorkerNode {
     released: u64,
     leaving: Leaving,
     stats: NodeStats,
+    /// Links to servers that broke and are not judged yet.
+    broken: Vec<Broken>,
+}
+
+/// A broken link to a server that is live by the roster.
+struct Broken {
+    node: NodeId,
+    reason: String,
+    /// When the calls that wait for it end, whatever the scheduler says.
+    until: Instant,
 }
 
 /// How far the last call has come.
@@ -88,6 +102,7 @@ impl WorkerNode {
             released: 0,
             leaving: Leaving::No,
             stats: NodeStats::default(),
+            broken: Vec::new(),
         }
     }
 
@@ -372,7 +387,7 @@ impl Machine for WorkerNode {
             let member = self.member.roster().and_then(|roster| roster.find(*node));
             if member.is_some_and(|member| member.standing == Standing::Live) {
                 self.member.report_lost(*node, reason, out);
-                self.server_lost(now, *node, &reason.to_string(), out);
+                self.broken.push(Broken { node: *node, reason: reason.to_string(), until: now + VERDICT });
             }
         }
         self.after(now, out);
@@ -381,6 +396,10 @@ impl Machine for WorkerNode {
     fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Action>) {
         let news = self.member.handle_timeout(now, self.stats, out);
         self.take(now, news, out);
+        for Broken { node, reason, .. } in self.broken.extract_if(.., |broken| broken.until <= now).collect::<Vec<_>>()
+        {
+            self.server_lost(now, node, &reason, out);
+        }
         if let Phase::Running(worker) = &mut self.phase {
             worker.handle_timeout(now, out);
         }
@@ -411,6 +430,7 @@ impl Machine for WorkerNode {
             let limit = barrier.since + self.timeout + ANSWER_GRACE;
             barrier.asked.map_or(limit, |asked| limit.min(asked + BARRIER_REPEAT))
         });
-        [self.member.deadline(), worker, barrier].into_iter().flatten().min()
+        let verdict = self.broken.iter().map(|broken| broken.until).min();
+        [self.member.deadline(), worker, barrier, verdict].into_iter().flatten().min()
     }
 }

@@ -1,5 +1,6 @@
 //! What the applications of a simulated job saw: every call, when it began, when and how it ended.
 
+use std::fmt;
 use std::time::Duration;
 
 use kv_core::Error;
@@ -32,6 +33,9 @@ pub enum What {
     AfterLeave,
 }
 
+/// What a call gave: the values, in the order of its `pulls`.
+pub type Seen = Result<Vec<Vec<Number>>, Error>;
+
 /// One call.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -45,14 +49,11 @@ pub struct Call {
     pub pulls: Vec<(usize, usize)>,
     /// When it was submitted.
     pub submitted: Moment,
-    /// Its end, when it has one: the values, in the order of `pulls`.
-    pub done: Option<(Moment, Ended)>,
+    /// Its end, when it has one.
+    pub done: Option<(Moment, Seen)>,
     /// How often it was completed: once, if all is well.
     pub completions: u32,
 }
-
-/// How a call ended: with the values it asked for, or an error.
-pub type Ended = Result<Vec<Vec<Number>>, Error>;
 
 impl Call {
     /// Whether it ended well.
@@ -65,6 +66,13 @@ impl Call {
     #[must_use]
     pub fn is_ok_before(&self, moment: Moment) -> bool {
         matches!(self.done, Some((done, Ok(_))) if done < moment)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, what, pushes, pulls, .. } = self;
+        write!(f, " of rank {rank}: {what:?}, pushes {pushes:?}, pulls {pulls:?}")
     }
 }
 

@@ -12,14 +12,14 @@ pub mod synchronous;
 
 use super::plan::{Plan, Profile};
 use super::values::Number;
-use super::world::Run;
+use super::world::{EVENTS_MAX, Run};
 
 /// All oracles on one run.
 ///
 /// # Errors
 /// What is wrong, in words.
 pub fn judge(plan: &Plan, run: &mut Run) -> Result<(), String> {
-    if run.stats.events > 3_000_000 {
+    if run.stats.events > EVENTS_MAX {
         return Err("the run is a busy loop: millions of events".to_owned());
     }
     completion::check(plan, run)?;

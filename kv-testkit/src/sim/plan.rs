@@ -180,7 +180,7 @@ impl Plan {
             dead_after: Duration::from_secs(8),
         };
         let lossy = profile == Profile::Lossy || (!profile.is_exact() && rng.bool());
-        let weather = if lossy { storm(rng) } else { calm(rng, profile == Profile::Reorder) };
+        let weather = if lossy { storm(rng, fat) } else { calm(rng, profile == Profile::Reorder) };
         let mut plan = Self {
             seed,
             profile,
@@ -342,10 +342,12 @@ fn calm(rng: &mut Rng, overtaking: bool) -> Weather {
     }
 }
 
-fn storm(rng: &mut Rng) -> Weather {
+fn storm(rng: &mut Rng, fat: bool) -> Weather {
+    // Of thousands of requests, some are lost again and again; the wait between two tries grows to seconds.
+    let worst = if fat { 4 } else { 10 };
     Weather {
         in_order: false,
-        drop: f64::from(rng.u32(0..=15)) / 100.0,
+        drop: f64::from(rng.u32(0..=worst)) / 100.0,
         duplicate: f64::from(rng.u32(0..=20)) / 100.0,
         base_us: rng.u64(20..=5000),
         jitter_us: rng.u64(0..=20_000),

@@ -19,7 +19,7 @@ use super::stats::Stats;
 use super::trace::{Keep, Trace};
 
 /// More events than any job has: a machine that asks for its timeout again and again would never end.
-const EVENTS_MAX: u64 = 3_000_000;
+pub const EVENTS_MAX: u64 = 3_000_000;
 
 /// A finished run, for the oracles.
 pub struct Run {
@@ -29,10 +29,8 @@ pub struct Run {
     pub rosters: Vec<Roster>,
     /// For each node: how it ended.
     pub ends: Vec<End>,
-    /// The virtual time of the end.
+    /// When it ended.
     pub ended_at: Duration,
-    /// Whether it had to be ended because it would not end.
-    pub endless: bool,
     /// The counts.
     pub stats: Stats,
     /// The trace.
@@ -106,13 +104,11 @@ impl<'a> World<'a> {
     #[must_use]
     pub fn run(mut self) -> Run {
         let horizon = self.plan.faults_end() + self.plan.patience() * 2 + Duration::from_secs(200);
-        let mut endless = false;
         while !self.nodes.iter().all(Node::is_over) {
             let timer = self.next_timer();
             let next = self.network.next_at();
             let Some(at) = [next, timer.map(|(at, _)| at)].into_iter().flatten().min() else { break };
             if at > horizon || self.stats.events > EVENTS_MAX {
-                endless = true;
                 break;
             }
             self.now = self.now.max(at);
@@ -140,7 +136,6 @@ impl<'a> World<'a> {
             history: self.history,
             rosters: self.rosters,
             ended_at: self.now,
-            endless,
             stats: self.stats,
             trace: self.trace,
         }
@@ -151,10 +146,6 @@ impl<'a> World<'a> {
         timers.filter_map(|(number, node)| Some((node.deadline?, number))).min()
     }
 
-    fn time(&self) -> Instant {
-        self.base + self.now
-    }
-
     fn timeout(&mut self, node: usize) {
         self.trace.note(self.now, node, "timeout", String::new);
         self.with_body(node, |body, now, out| body.handle_timeout(now, out));
@@ -162,7 +153,7 @@ impl<'a> World<'a> {
 
     /// Lets a node's machine do something, and does what it wants.
     fn with_body(&mut self, node: usize, step: impl FnOnce(&mut Body, Instant, &mut Vec<Action>)) {
-        let now = self.time();
+        let now = self.base + self.now;
         let mut out = Vec::new();
         if let Some(body) = &mut self.nodes[node].body {
             step(body, now, &mut out);
@@ -192,7 +183,7 @@ impl<'a> World<'a> {
             }
             self.trace.note(self.now, node, "start", String::new);
             let mut out = Vec::new();
-            let now = self.time();
+            let now = self.base + self.now;
             self.nodes[node].start(self.plan, node, now, &mut out);
             return self.act(node, out);
         }
@@ -244,7 +235,8 @@ impl<'a> World<'a> {
         }
         let think = client.think().as_micros() as u64;
         self.stats.calls += 1;
-        self.trace.note(self.now, node, "call", || self.history.calls.last().map_or_else(String::new, describe_call));
+        self.trace
+            .note(self.now, node, "call", || self.history.calls.last().map_or_else(String::new, ToString::to_string));
         self.with_body(node, |body, now, out| {
             if let Body::Worker(worker) = body {
                 match wish {
@@ -401,8 +393,4 @@ impl<'a> World<'a> {
             self.deliver(node, what);
         }
     }
-}
-
-fn describe_call(call: &super::history::Call) -> String {
-    format!(" of rank {}: {:?}, pushes {:?}, pulls {:?}", call.rank, call.what, call.pushes, call.pulls)
 }

@@ -58,10 +58,11 @@ fn explained(plan: &Plan, call: &Call, error: &Error) -> bool {
         plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { node, .. } if role_of(plan, *node) == role))
     };
     match error {
-        // Without messages lost, the loss of a worker has one consequence only, and only for those who need it.
+        // The loss of a worker has one consequence only, and only for those who need it. A worker that cannot reach its
+        // servers or its scheduler any more stops, and is lost to the others.
         Error::WorkerLost { name, .. } => match plan.profile {
             Profile::WorkerCrash => plan.job.worker_loss == WorkerLoss::Fail || name.rank.0 == 0,
-            profile => !profile.is_exact() && (plan.weather.partition_loses || profile == Profile::Outage),
+            profile => !profile.is_exact(),
         },
         // Servers stop when they miss their scheduler, and a worker may see that first.
         Error::ServerLost { .. } | Error::JobFailed { .. } => {
@@ -76,10 +77,8 @@ fn explained(plan: &Plan, call: &Call, error: &Error) -> bool {
         Error::Timeout { .. } => plan.profile == Profile::Outage,
         // Declared lost, then back.
         Error::Refused { .. } => plan.profile == Profile::Outage,
-        // Whoever should have initialised the key is lost.
-        Error::NotInitialised { .. } => {
-            plan.profile == Profile::Outage || !plan.profile.is_exact() && crashes(Role::Worker)
-        }
+        // Whoever should have initialised the key is lost, or could not.
+        Error::NotInitialised { .. } => !plan.profile.is_exact(),
         _ => false,
     }
 }

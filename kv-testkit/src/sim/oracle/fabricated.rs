@@ -8,7 +8,7 @@ use kv_core::placement::SlotMap;
 use kv_core::{Consistency, DType, Endpoint, Error, Key};
 
 use super::{barriers, completion, ends, replicas, roster, sums, synchronous};
-use crate::sim::history::{Call, History, What};
+use crate::sim::history::{Call, History, Seen, What};
 use crate::sim::plan::{Plan, Profile};
 use crate::sim::stats::Stats;
 use crate::sim::trace::{Keep, Trace};
@@ -41,7 +41,7 @@ impl Book {
         self.0.calls.len() - 1
     }
 
-    fn close(&mut self, call: usize, result: Result<Vec<Vec<Number>>, Error>) {
+    fn close(&mut self, call: usize, result: Seen) {
         let moment = self.0.moment(Duration::ZERO);
         self.0.calls[call].done = Some((moment, result));
         self.0.calls[call].completions += 1;
@@ -196,7 +196,6 @@ fn run(history: History) -> Run {
         rosters: Vec::new(),
         ends: vec![stopped(Role::Scheduler), stopped(Role::Server), stopped(Role::Worker)],
         ended_at: Duration::from_secs(1),
-        endless: false,
         stats: Stats::default(),
         trace: Trace::new(Keep::Hash),
     }
