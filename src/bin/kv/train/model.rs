@@ -56,8 +56,9 @@ impl Model {
                 layers
             }
         };
-        let sizes = parameters.iter().map(|parameter| parameter.shape[0].checked_mul(parameter.shape[1]));
-        let size = sizes.fold(Some(0_usize), |sum, size| sum?.checked_add(size?));
+        let size = parameters.iter().try_fold(0_usize, |sum, Parameter { shape: [rows, columns], .. }| {
+            sum.checked_add(rows.checked_mul(*columns)?)
+        });
         match size {
             Some(..=PARAMETERS_MAX) => Ok(Self { kind, parameters }),
             _ => {
