@@ -65,6 +65,7 @@ fn every_model_and_mode_runs() {
     let csv = csv.to_str().unwrap();
     let line = done(&train(&["--json", "--model", "linear", "--data", csv, "--epochs", "200"]));
     assert!(line["test_loss"].as_f64().unwrap() < 0.5 && line["test_accuracy"].is_null(), "{line}");
+    assert!(line["test_r2"].as_f64().unwrap() > 0.999, "{line}");
     let svm = folder.path().join("sign.libsvm");
     let rows: String = (0..200).map(|x| format!("{} 1:{} 3:1\n", if x % 3 == 0 { 1 } else { -1 }, x % 3)).collect();
     std::fs::write(&svm, rows).unwrap();
@@ -95,5 +96,17 @@ fn bad_input_is_told_before_anything_is_started() {
         assert_ne!(outcome.code, 0);
         assert!(outcome.err().contains(message), "no {message:?} in:\n{}", outcome.err());
         assert!(!outcome.err().contains("listening"), "{}", outcome.err());
+    }
+}
+
+#[test]
+fn a_training_that_diverges_says_so() {
+    for model in ["softmax", "mlp"] {
+        for place in [&["--local"][..], &[]] {
+            let args = [&["--json", "--model", model, "--lr", "1e30", "--epochs", "3"], place].concat();
+            let outcome = train(&args);
+            assert_ne!(outcome.code, 0);
+            assert!(outcome.err().contains("diverged in epoch 1"), "{}", outcome.err());
+        }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Which column of a CSV file is the label
     #[arg(long, value_enum, default_value_t = LabelColumn::Last)]
     pub(crate) label: LabelColumn,
-    /// Number of features of a libsvm file; the largest index if not given
+    /// Number of features; the columns of a CSV file, the largest index of libsvm files if not given
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) features: Option<u32>,
     /// Number of workers

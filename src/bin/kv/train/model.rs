@@ -1,10 +1,16 @@
 //! Models: named parameters, the gradient of a batch, and how good they are.
 
-use kv::Tensor;
-use ndarray::{Array2, ArrayView1, ArrayView2, Axis};
+use kv::{Error, Tensor};
+use ndarray::{Array2, ArrayView1, ArrayView2, Axis, s};
 
 use super::args::ModelKind;
 use super::dataset::Examples;
+
+/// Most parameters of a model: 2 GiB of them, and as much for their gradient.
+const PARAMETERS_MAX: usize = 1 << 29;
+
+/// Examples that are scored at once: bounds the memory for what the layers give.
+const SCORED_AT_ONCE: usize = 1024;
 
 /// A model without its parameters.
 #[derive(Clone, Debug)]
@@ -28,11 +34,16 @@ pub(super) struct Score {
     pub(super) loss: f64,
     /// Share of examples whose class is predicted; `None` when numbers are predicted.
     pub(super) accuracy: Option<f64>,
+    /// Share of the variance that is explained, at most 1; `None` when classes are predicted or nothing varies.
+    pub(super) r2: Option<f64>,
 }
 
 impl Model {
     /// A model for this many features and classes (0 classes: one number).
-    pub(super) fn new(kind: ModelKind, features: usize, classes: usize, hidden: usize) -> Self {
+    ///
+    /// # Errors
+    /// It would have more parameters than fit.
+    pub(super) fn new(kind: ModelKind, features: usize, classes: usize, hidden: usize) -> Result<Self, Error> {
         let layer = |weight, bias, inputs, outputs| {
             [Parameter { name: weight, shape: [inputs, outputs] }, Parameter { name: bias, shape: [1, outputs] }]
         };
@@ -45,7 +56,16 @@ impl Model {
                 layers
             }
         };
-        Self { kind, parameters }
+        let size = parameters.iter().try_fold(0_usize, |sum, Parameter { shape: [rows, columns], .. }| {
+            sum.checked_add(rows.checked_mul(*columns)?)
+        });
+        match size {
+            Some(..=PARAMETERS_MAX) => Ok(Self { kind, parameters }),
+            _ => {
+                let found = format!("{features} features, {classes} classes and {hidden} hidden units give more");
+                Err(Error::Config(format!("a model has at most {PARAMETERS_MAX} parameters; {found}")))
+            }
+        }
     }
 
     pub(super) fn parameters(&self) -> &[Parameter] {
@@ -104,18 +124,27 @@ impl Model {
 
     /// How good the model is.
     pub(super) fn score(&self, values: &[Array2<f32>], examples: &Examples) -> Score {
-        let (_, output) = self.forward(values, examples.features.view());
-        let right =
-            output.rows().into_iter().zip(&examples.targets).filter(|(row, target)| self.predict(row) == **target);
-        let accuracy = right.count() as f64 / examples.len().max(1) as f64;
-        let (_, loss) = self.delta(output, &examples.targets);
-        let is_classifier = self.kind != ModelKind::Linear;
-        Score { loss: loss / examples.len().max(1) as f64, accuracy: is_classifier.then_some(accuracy) }
+        let (mut loss, mut right) = (0.0, 0);
+        for (chunk, targets) in examples.targets.chunks(SCORED_AT_ONCE).enumerate() {
+            let start = chunk * SCORED_AT_ONCE;
+            let (_, output) = self.forward(values, examples.features.slice(s![start..start + targets.len(), ..]));
+            right +=
+                output.rows().into_iter().zip(targets).filter(|(row, target)| self.predict(row) == **target).count();
+            loss += self.delta(output, targets).1;
+        }
+        let count = examples.len().max(1) as f64;
+        let loss = loss / count;
+        if self.kind == ModelKind::Linear {
+            let variance = variance(&examples.targets);
+            let r2 = (variance > 0.0).then(|| 1.0 - 2.0 * loss / variance);
+            return Score { loss, accuracy: None, r2 };
+        }
+        Score { loss, accuracy: Some(right as f64 / count), r2: None }
     }
 
-    fn predict(&self, row: &ArrayView1<'_, f32>) -> f32 {
+    fn predict(&self, row: &ArrayView1<'_, f32>) -> f64 {
         if self.kind == ModelKind::Logistic {
-            return f32::from(u8::from(row[0] > 0.0));
+            return f64::from(u8::from(row[0] > 0.0));
         }
         let mut best = 0;
         for (class, score) in row.iter().enumerate() {
@@ -123,7 +152,7 @@ impl Model {
                 best = class;
             }
         }
-        best as f32
+        best as f64
     }
 
     /// The hidden layer, if there is one, and the output before its loss.
@@ -132,33 +161,36 @@ impl Model {
             return (None, x.dot(&values[0]) + &values[1]);
         }
         let mut hidden = x.dot(&values[0]) + &values[1];
-        hidden.mapv_inplace(|h| h.max(0.0));
+        // Not `max`, which makes 0 of a NaN and hides that the training has diverged.
+        hidden.mapv_inplace(|h| if h < 0.0 { 0.0 } else { h });
         let output = hidden.dot(&values[2]) + &values[3];
         (Some(hidden), output)
     }
 
     /// The derivative of the summed loss by the output, and the loss.
-    fn delta(&self, mut output: Array2<f32>, targets: &[f32]) -> (Array2<f32>, f64) {
+    fn delta(&self, mut output: Array2<f32>, targets: &[f64]) -> (Array2<f32>, f64) {
         let mut loss = 0.0;
         for (mut row, target) in output.rows_mut().into_iter().zip(targets) {
             match self.kind {
                 ModelKind::Linear => {
-                    row[0] -= target;
+                    row[0] -= *target as f32;
                     loss += 0.5 * f64::from(row[0]).powi(2);
                 }
                 ModelKind::Logistic => {
-                    let z = row[0];
+                    let (z, target) = (row[0], *target as f32);
                     // log(1 + e^z) without overflow.
                     loss += f64::from(z.max(0.0) + (-z.abs()).exp().ln_1p() - target * z);
                     row[0] = 1.0 / (1.0 + (-z).exp()) - target;
                 }
                 ModelKind::Softmax | ModelKind::Mlp => {
                     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let class = *target as usize;
+                    let below_max = max - row[class];
                     row.mapv_inplace(|z| (z - max).exp());
                     let sum = row.sum();
+                    // The logarithm of the probability itself would be that of 0 for a class that is far from it.
+                    loss += f64::from(below_max + sum.ln());
                     row.mapv_inplace(|e| e / sum);
-                    let class = *target as usize;
-                    loss -= f64::from(row[class].max(f32::MIN_POSITIVE)).ln();
                     row[class] -= 1.0;
                 }
             }
@@ -167,82 +199,27 @@ impl Model {
     }
 }
 
+fn variance(values: &[f64]) -> f64 {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count
+}
+
 fn column_sums(of: &Array2<f32>) -> Array2<f32> {
     of.sum_axis(Axis(0)).insert_axis(Axis(0))
 }
 
 /// A parameter's values as the store takes them.
-pub(super) fn to_tensor(values: &Array2<f32>) -> Result<Tensor, kv::Error> {
+pub(super) fn to_tensor(values: &Array2<f32>) -> Result<Tensor, Error> {
     let values = values.as_standard_layout();
     Tensor::new(values.shape(), values.as_slice().unwrap_or_default())
 }
 
 /// A parameter's values as the store gives them.
-pub(super) fn from_tensor(tensor: &Tensor, parameter: &Parameter) -> Result<Array2<f32>, kv::Error> {
-    let fit = |error: ndarray::ShapeError| kv::Error::Protocol(format!("{}: {error}", parameter.name));
+pub(super) fn from_tensor(tensor: &Tensor, parameter: &Parameter) -> Result<Array2<f32>, Error> {
+    let fit = |error: ndarray::ShapeError| Error::Protocol(format!("{}: {error}", parameter.name));
     Array2::from_shape_vec(parameter.shape, tensor.to_vec()?).map_err(fit)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn examples(kind: ModelKind) -> Examples {
-        let mut random = fastrand::Rng::with_seed(7);
-        let features = Array2::from_shape_simple_fn([6, 4], || random.f32() * 2.0 - 1.0);
-        let targets: &[f32] = match kind {
-            ModelKind::Linear => &[0.5, -1.0, 2.0, 0.0, 1.5, -0.5],
-            ModelKind::Logistic => &[0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
-            ModelKind::Softmax | ModelKind::Mlp => &[0.0, 1.0, 2.0, 0.0, 1.0, 2.0],
-        };
-        Examples { features, targets: targets.to_vec() }
-    }
-
-    /// Every component against the difference quotient of the loss.
-    #[test]
-    fn gradients_are_the_derivatives_of_the_loss() {
-        for kind in [ModelKind::Linear, ModelKind::Logistic, ModelKind::Softmax, ModelKind::Mlp] {
-            let examples = examples(kind);
-            let model = Model::new(kind, 4, 3, 5);
-            let mut random = fastrand::Rng::with_seed(3);
-            let mut values = model.start(1);
-            values.iter_mut().for_each(|value| value.mapv_inplace(|v| v + (random.f32() - 0.5) * 0.5));
-            let (gradients, _) = model.gradient(&values, &examples);
-            for (index, gradient) in gradients.iter().enumerate() {
-                for (place, found) in gradient.indexed_iter() {
-                    let step = 1e-2_f32;
-                    let mut loss_at = |offset: f32| {
-                        let old = values[index][place];
-                        values[index][place] = old + offset;
-                        let (_, loss) = model.gradient(&values, &examples);
-                        values[index][place] = old;
-                        loss
-                    };
-                    let expected = (loss_at(step) - loss_at(-step)) / f64::from(2.0 * step);
-                    let close = (expected - f64::from(*found)).abs() < 0.02 * expected.abs().max(1.0);
-                    assert!(close, "{kind:?} {} {place:?}: {found}, expected {expected}", model.parameters[index].name);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn no_examples_give_zero_gradients() {
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
-        let none = examples(ModelKind::Mlp).select(&[]);
-        let (gradients, loss) = model.gradient(&model.start(1), &none);
-        assert_eq!(loss, 0.0);
-        for (gradient, parameter) in gradients.iter().zip(model.parameters()) {
-            assert_eq!(gradient.shape(), parameter.shape);
-            assert!(gradient.iter().all(|g| *g == 0.0));
-        }
-    }
-
-    #[test]
-    fn tensors_keep_values_and_shape() {
-        let model = Model::new(ModelKind::Mlp, 4, 3, 5);
-        for (value, parameter) in model.start(9).iter().zip(model.parameters()) {
-            assert_eq!(from_tensor(&to_tensor(value).unwrap(), parameter).unwrap(), *value);
-        }
-    }
-}
+mod tests;

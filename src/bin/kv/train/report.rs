@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::model::Score;
 
@@ -62,18 +62,18 @@ impl Report {
     pub(super) fn epoch(&self, epoch: u32, loss: f64, test: Score) {
         let seconds = self.started.elapsed().as_secs_f64();
         match &self.output {
-            Output::Json => self.print(&format!(
-                "{}",
+            Output::Json => self.print_json(
                 json!({
                     "event": "epoch", "epoch": epoch, "train_loss": loss, "test_loss": test.loss,
                     "test_accuracy": test.accuracy, "seconds": seconds, "examples_per_s": self.rate(),
                     "pushed_bytes": self.traffic.pushed, "pulled_bytes": self.traffic.pulled,
-                })
-            )),
+                }),
+                test,
+            ),
             Output::Lines => self.print(&format!(
                 "epoch {epoch:>3}  train loss {loss:.4}  test loss {:.4}{}  {:.0} examples/s  {}",
                 test.loss,
-                accuracy(test),
+                quality(test),
                 self.rate(),
                 self.bytes()
             )),
@@ -85,13 +85,13 @@ impl Report {
     pub(super) fn done(&self, test: Score) {
         let seconds = self.started.elapsed().as_secs_f64();
         match &self.output {
-            Output::Json => self.print(&format!(
-                "{}",
+            Output::Json => self.print_json(
                 json!({
                     "event": "done", "test_accuracy": test.accuracy, "test_loss": test.loss, "seconds": seconds,
                     "examples_per_s": self.rate(),
-                })
-            )),
+                }),
+                test,
+            ),
             other => {
                 if let Output::Bar(bar) = other {
                     bar.finish_and_clear();
@@ -100,12 +100,20 @@ impl Report {
                     "done in {:.2?}: test loss {:.4}{}  {:.0} examples/s  {}",
                     Duration::from_secs_f64(seconds),
                     test.loss,
-                    accuracy(test),
+                    quality(test),
                     self.rate(),
                     self.bytes()
                 ));
             }
         }
+    }
+
+    /// One object on one line; `test_r2` is in it when numbers are predicted.
+    fn print_json(&self, mut object: Value, test: Score) {
+        if let Some(r2) = test.r2 {
+            object["test_r2"] = r2.into();
+        }
+        self.print(&object.to_string());
     }
 
     fn print(&self, line: &str) {
@@ -123,6 +131,11 @@ impl Report {
     }
 }
 
-fn accuracy(test: Score) -> String {
-    test.accuracy.map(|accuracy| format!("  test accuracy {accuracy:.4}")).unwrap_or_default()
+/// How good the model is, in the terms of its task.
+fn quality(test: Score) -> String {
+    match (test.accuracy, test.r2) {
+        (Some(accuracy), _) => format!("  test accuracy {accuracy:.4}"),
+        (None, Some(r2)) => format!("  test R2 {r2:.4}"),
+        (None, None) => String::new(),
+    }
 }

@@ -23,7 +23,7 @@ impl Job {
     pub(super) fn prepare(args: &Args) -> Result<Self, Error> {
         let data = Dataset::load(args)?;
         let features = data.train.features.ncols();
-        let model = Model::new(args.model, features, data.classes, args.hidden as usize);
+        let model = Model::new(args.model, features, data.classes.len(), args.hidden as usize)?;
         if let Some(path) = &args.save {
             save::check_writable(path)?;
         }
@@ -73,23 +73,33 @@ pub(super) fn run(job: &Job, store: &KvStore) -> Result<(), Error> {
             }
         }
         let loss = loss_sum / seen.max(1) as f64;
-        if !loss.is_finite() {
-            return Err(Error::Config(format!("the training has diverged in epoch {epoch}; try a lower --lr")));
-        }
+        check_finite(loss, epoch)?;
         if let Some(report) = &report {
-            report.epoch(epoch, loss, model.score(&values, &data.test));
+            let test = model.score(&values, &data.test);
+            // The last step of the epoch may be the one that went too far.
+            check_finite(test.loss, epoch)?;
+            report.epoch(epoch, loss, test);
         }
     }
     // In an asynchronous store the others' last pushes count too.
     store.barrier()?;
     values = exchange.pull()?;
     if let Some(report) = report {
-        report.done(model.score(&values, &data.test));
+        let test = model.score(&values, &data.test);
+        check_finite(test.loss, args.epochs)?;
+        report.done(test);
         if let Some(path) = &args.save {
-            save::save(path, model.parameters(), &values)?;
+            save::save(path, model, &values, data)?;
         }
     }
     store.close()
+}
+
+fn check_finite(loss: f64, epoch: u32) -> Result<(), Error> {
+    if loss.is_finite() {
+        return Ok(());
+    }
+    Err(Error::Config(format!("the training has diverged in epoch {epoch} (loss {loss}); try a lower --lr")))
 }
 
 /// Gradients out, weights in.
