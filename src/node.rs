@@ -111,8 +111,11 @@ pub fn serve_if_asked() -> Result<bool, Error> {
     }
 }
 
-/// One thread that does everything: a node hands nothing over between threads.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+/// A runtime for a node: one thread that does everything, because a node hands nothing over between threads.
+///
+/// # Errors
+/// [`Error::Config`] when the operating system does not give what a runtime needs.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Error::Config(format!("cannot start a runtime: {error}")))
 }

@@ -53,9 +53,9 @@ pub(crate) fn server(args: ServerArgs) -> ExitCode {
 
 /// Runs a role until its job is over, or until this process is told to end.
 fn until_signalled(role: impl Future<Output = Result<(), Error>>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match node::runtime() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&Error::Config(format!("cannot start a runtime: {error}"))),
+        Err(error) => return fail(&error),
     };
     runtime.block_on(async {
         let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));

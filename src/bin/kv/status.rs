@@ -36,9 +36,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 
 fn ask(args: NodeArgs) -> Result<StatusReport, Error> {
     let config = args.resolve(JobArgs::default(), Role::Observer)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Config(format!("cannot start a runtime: {error}")))?;
-    runtime.block_on(node::status(&config))
+    node::runtime()?.block_on(node::status(&config))
 }
 
 fn standing(node: &NodeStatus) -> String {
