@@ -6,6 +6,7 @@
 
 mod inbox;
 mod memory;
+mod queue;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::wire::Message;
 
 pub use inbox::{Inbox, InboxLimits, InboxSender, Reserved, VanEvent};
 pub use memory::{MemoryHub, MemoryVan};
+pub use queue::{NotQueued, Outgoing, QueueLimits, SendQueue};
 
 /// Text address of a node's van, understood only by the kind of van that made it: `tcp://10.0.0.7:9100`, `mem://3`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

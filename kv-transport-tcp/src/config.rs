@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kv_core::cluster::{NodeId, Role};
-use kv_core::van::InboxLimits;
+use kv_core::van::{InboxLimits, QueueLimits};
 
 /// Settings of a TCP van. [`TcpConfig::new`] gives the defaults named with each field.
 #[derive(Clone, Debug)]
@@ -25,11 +25,8 @@ pub struct TcpConfig {
     pub inbox: InboxLimits,
     /// Largest part of a message, in bytes, to send and to accept. Default 512 MiB.
     pub part_bytes_max: u64,
-    /// Messages that may wait in the queue of one link. Default 1024.
-    pub queue_messages: usize,
-    /// Bytes of message bodies that may wait in the queue of one link. A single larger message is let in when it is
-    /// alone. Default 16 MiB.
-    pub queue_bytes: u32,
+    /// Bounds of the queue of one link. Default 1024 messages, 16 MiB.
+    pub queue: QueueLimits,
     /// How long connecting and introducing oneself may take, from the first packet on. Default 5 s.
     pub handshake_deadline: Duration,
     /// Connections that may be in the handshake at once; further ones wait in the kernel's queue. Default 256.
@@ -57,8 +54,7 @@ impl TcpConfig {
             role,
             inbox: InboxLimits::default(),
             part_bytes_max: 512 * 1024 * 1024,
-            queue_messages: 1024,
-            queue_bytes: 16 * 1024 * 1024,
+            queue: QueueLimits::default(),
             handshake_deadline: Duration::from_secs(5),
             unfinished_handshakes_max: 256,
             stall_deadline: Duration::from_secs(30),

@@ -3,24 +3,16 @@
 use std::sync::{Arc, OnceLock};
 
 use kv_core::cluster::NodeId;
-use kv_core::van::{TrySendError, VanError};
+use kv_core::van::{NotQueued, Outgoing, QueueLimits, SendQueue, TrySendError, VanError};
 use kv_core::wire::Message;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
-
-/// A message in the queue of a link, with the room it takes until it is written.
-pub(crate) struct Outgoing {
-    pub(crate) message: Message,
-    _room: Option<OwnedSemaphorePermit>,
-}
 
 /// The connection to one peer. Two tasks drive it: the writer empties the queue, the reader fills the inbox and sees
 /// to the end.
 pub(crate) struct Link {
     pub(crate) node: NodeId,
-    queue: mpsc::Sender<Outgoing>,
-    room: Arc<Semaphore>,
-    room_max: u32,
+    queue: SendQueue,
     /// Why the link was lost; set once, and from then on nothing can be sent.
     lost: OnceLock<String>,
     /// Asks the reader to end without waiting for the peer.
@@ -31,14 +23,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(node: NodeId, queue_messages: usize, queue_bytes: u32) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
-        let (queue, queued) = mpsc::channel(queue_messages.max(1));
-        let room_max = queue_bytes.max(1);
+    pub(crate) fn new(node: NodeId, limits: QueueLimits) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
+        let (queue, queued) = SendQueue::new(limits);
         let link = Self {
             node,
             queue,
-            room: Arc::new(Semaphore::new(room_max as usize)),
-            room_max,
             lost: OnceLock::new(),
             give_up: Notify::new(),
             ended: watch::Sender::new(None),
@@ -56,30 +45,14 @@ impl Link {
     /// # Cancel safety
     /// A dropped future has queued the whole message or none of it.
     pub(crate) async fn send(&self, message: Message) -> Result<(), VanError> {
-        let room = match self.permits(&message) {
-            0 => None,
-            bytes => Some(Arc::clone(&self.room).acquire_many_owned(bytes).await.map_err(|_| self.gone())?),
-        };
-        self.queue.send(Outgoing { message, _room: room }).await.map_err(|_| self.gone())
+        if self.queue.send(message).await { Ok(()) } else { Err(self.gone()) }
     }
 
     pub(crate) fn try_send(&self, message: Message) -> Result<(), TrySendError> {
-        let room = match self.permits(&message) {
-            0 => None,
-            bytes => match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
-                Ok(room) => Some(room),
-                Err(TryAcquireError::NoPermits) => return Err(TrySendError::Full(message)),
-                Err(TryAcquireError::Closed) => return Err(TrySendError::Failed(self.gone())),
-            },
-        };
-        self.queue.try_send(Outgoing { message, _room: room }).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(outgoing) => TrySendError::Full(outgoing.message),
-            mpsc::error::TrySendError::Closed(_) => TrySendError::Failed(self.gone()),
+        self.queue.try_send(message).map_err(|refused| match refused {
+            NotQueued::Full(message) => TrySendError::Full(message),
+            NotQueued::Closed => TrySendError::Failed(self.gone()),
         })
-    }
-
-    fn permits(&self, message: &Message) -> u32 {
-        u32::try_from(message.body_bytes()).unwrap_or(u32::MAX).min(self.room_max)
     }
 
     fn gone(&self) -> VanError {
@@ -98,12 +71,12 @@ impl Link {
     /// From now on nothing can be sent and those who wait for room are told. The first reason counts.
     pub(crate) fn lose(&self, reason: impl Into<String>) {
         let _ = self.lost.set(reason.into());
-        self.room.close();
+        self.queue.close();
     }
 
     /// Lets nobody wait for room any more; what is queued is still written.
     pub(crate) fn accept_no_more(&self) {
-        self.room.close();
+        self.queue.close();
     }
 
     /// Gives the link up; its end is reported as usual.

@@ -143,7 +143,7 @@ impl Shared {
     /// Starts the two tasks of a link.
     fn drive(self: &Arc<Self>, peer: &Peer, stream: TcpStream, handshake: Vec<u8>, inbox: InboxSender) -> Arc<Link> {
         let config = &self.config;
-        let (link, queue) = Link::new(peer.node, config.queue_messages, config.queue_bytes);
+        let (link, queue) = Link::new(peer.node, config.queue);
         let (read_half, write_half) = stream.into_split();
         let writing = writer::write(write_half, handshake, queue, self.closing.subscribe());
         let writer = self.runtime.spawn({

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::Bytes;
+use kv_core::van::Outgoing;
 use kv_core::wire::{HEADER_BYTES, Message};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{mpsc, watch};
-
-use crate::link::Outgoing;
 
 /// Slices given to one system call. More than this rarely fits the kernel's buffer.
 const SLICES: usize = 64;
@@ -119,6 +118,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use kv_core::cluster::NodeId;
+    use kv_core::van::QueueLimits;
     use kv_core::wire::Kind;
 
     use super::*;
@@ -127,7 +127,7 @@ mod tests {
     /// Whatever the kernel takes at a time, the bytes come out the same.
     #[tokio::test]
     async fn partial_writes_lose_and_repeat_nothing() {
-        let (link, mut queue) = Link::new(NodeId(1), 64, 1 << 20);
+        let (link, mut queue) = Link::new(NodeId(1), QueueLimits { messages: 64, bytes: 1 << 20 });
         let mut expected = Vec::new();
         for index in 0..30_usize {
             let mut message = Message::new(Kind::Push);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kv_core::cluster::NodeId;
-use kv_core::van::{Endpoint, InboxLimits, TrySendError, Van, VanError};
+use kv_core::van::{Endpoint, InboxLimits, QueueLimits, TrySendError, Van, VanError};
 use kv_core::wire::WIRE_VERSION;
 use kv_transport_tcp::{TcpConfig, TcpVan};
 use raw::*;
@@ -137,7 +137,7 @@ async fn a_van_that_is_dropped_lets_go_of_everything() {
 #[tokio::test]
 async fn a_message_larger_than_every_queue_passes() {
     let inbox = InboxLimits { events: 1, bytes: 1000 };
-    let tight = |node| TcpConfig { inbox, queue_messages: 1, queue_bytes: 1000, ..config(node) };
+    let tight = |node| TcpConfig { inbox, queue: QueueLimits { messages: 1, bytes: 1000 }, ..config(node) };
     let (a, _a_inbox) = TcpVan::bind(tight(1)).await.unwrap();
     let (b, mut b_inbox) = TcpVan::bind(tight(2)).await.unwrap();
     a.connect(b.endpoint()).await.unwrap();

@@ -108,6 +108,16 @@ impl InboxSender {
         Reserved { bytes: Arc::clone(&self.bytes).acquire_many_owned(permits).await.ok() }
     }
 
+    /// As [`InboxSender::reserve`] without waiting: `None` when there is no room now. Does not overtake those who wait.
+    #[must_use]
+    pub fn try_reserve(&self, bytes: u64) -> Option<Reserved> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
+        match permits {
+            0 => Some(Reserved { bytes: None }),
+            _ => Some(Reserved { bytes: Some(Arc::clone(&self.bytes).try_acquire_many_owned(permits).ok()?) }),
+        }
+    }
+
     /// Delivers an event into reserved room, waiting while the queue is full. `false` when nobody will read it.
     ///
     /// # Cancel safety
@@ -116,23 +126,32 @@ impl InboxSender {
         self.events.send(Queued { event, _bytes: reserved.bytes }).await.is_ok()
     }
 
+    /// As [`InboxSender::deliver`] without waiting; gives both back when the queue is full, and `None` inside the error
+    /// when nobody will ever read it.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn try_deliver_reserved(
+        &self,
+        reserved: Reserved,
+        event: VanEvent,
+    ) -> Result<(), Option<(Reserved, VanEvent)>> {
+        let queued = Queued { event, _bytes: reserved.bytes };
+        self.events.try_send(queued).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(Queued { event, _bytes }) => Some((Reserved { bytes: _bytes }, event)),
+            mpsc::error::TrySendError::Closed(_) => None,
+        })
+    }
+
     /// Reserves and delivers a message without waiting; gives the message back when there is no room, and `None`
     /// inside the error when nobody will ever read it.
     ///
     /// # Errors
     /// See above.
     pub fn try_deliver(&self, from: NodeId, message: Message) -> Result<(), Option<Message>> {
-        let permits = u32::try_from(message.body_bytes()).unwrap_or(u32::MAX).min(self.bytes_max);
-        let bytes = match permits {
-            0 => None,
-            _ => match Arc::clone(&self.bytes).try_acquire_many_owned(permits) {
-                Ok(permit) => Some(permit),
-                Err(_) => return Err(Some(message)),
-            },
-        };
-        let queued = Queued { event: VanEvent::Message { from, message }, _bytes: bytes };
-        self.events.try_send(queued).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(Queued { event: VanEvent::Message { message, .. }, .. }) => Some(message),
+        let Some(reserved) = self.try_reserve(message.body_bytes()) else { return Err(Some(message)) };
+        self.try_deliver_reserved(reserved, VanEvent::Message { from, message }).map_err(|refused| match refused {
+            Some((_, VanEvent::Message { message, .. })) => Some(message),
             _ => None,
         })
     }
