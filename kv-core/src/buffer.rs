@@ -43,6 +43,23 @@ impl Buffer {
         self.len
     }
 
+    /// Bytes that fit without new memory.
+    #[must_use]
+    pub(crate) fn capacity(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// The same memory with another length.
+    ///
+    /// # Panics
+    /// When `len` is more than the capacity.
+    #[must_use]
+    pub(crate) fn resized(mut self, len: usize) -> Self {
+        assert!(len <= self.capacity(), "a buffer does not grow");
+        self.len = len;
+        self
+    }
+
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -67,6 +67,14 @@ pub struct Reserved {
     bytes: Option<OwnedSemaphorePermit>,
 }
 
+impl Reserved {
+    /// Room for an event without a body.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { bytes: None }
+    }
+}
+
 impl Inbox {
     /// A new inbox and its producing side.
     #[must_use]
@@ -102,7 +110,7 @@ impl InboxSender {
     pub async fn reserve(&self, bytes: u64) -> Reserved {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         if permits == 0 {
-            return Reserved { bytes: None };
+            return Reserved::nothing();
         }
         // The semaphore is never closed, so the only outcome is a permit.
         Reserved { bytes: Arc::clone(&self.bytes).acquire_many_owned(permits).await.ok() }
@@ -113,7 +121,7 @@ impl InboxSender {
     pub fn try_reserve(&self, bytes: u64) -> Option<Reserved> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         match permits {
-            0 => Some(Reserved { bytes: None }),
+            0 => Some(Reserved::nothing()),
             _ => Some(Reserved { bytes: Some(Arc::clone(&self.bytes).try_acquire_many_owned(permits).ok()?) }),
         }
     }
