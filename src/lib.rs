@@ -39,6 +39,7 @@
 
 mod builder;
 pub mod config;
+mod io_loop;
 mod kind;
 pub mod node;
 mod pending;

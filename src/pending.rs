@@ -2,11 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use kv_core::driver::Submitted;
 use kv_core::machine::Outcome;
 use kv_core::{Error, Tensor};
+
+use crate::io_loop::IoLoop;
 
 /// A call under way: [`wait`](Pending::wait) for it in blocking code, `.await` it in async code.
 ///
@@ -20,14 +23,14 @@ pub struct Pending<T> {
 
 enum State {
     Done(Option<Result<Outcome, Error>>),
-    Waiting(Submitted),
+    Waiting(Submitted, Arc<IoLoop>),
 }
 
 impl<T> Pending<T> {
     pub(crate) fn new(started: Started, extract: fn(Outcome) -> Result<T, Error>) -> Self {
         let state = match started {
             Started::Done(result) => State::Done(Some(result)),
-            Started::Waiting(submitted) => State::Waiting(submitted),
+            Started::Waiting(submitted, io) => State::Waiting(submitted, io),
         };
         Self { state, extract }
     }
@@ -37,7 +40,10 @@ impl<T> Pending<T> {
     /// # Errors
     /// Those of the call.
     pub fn wait(self) -> Result<T, Error> {
-        pollster::block_on(self)
+        match &self.state {
+            State::Done(_) => pollster::block_on(self),
+            State::Waiting(_, io) => Arc::clone(io).block_on(self),
+        }
     }
 }
 
@@ -45,8 +51,8 @@ impl<T> Pending<T> {
 pub(crate) enum Started {
     /// In this process: it has ended already.
     Done(Result<Outcome, Error>),
-    /// On servers.
-    Waiting(Submitted),
+    /// On servers, over this loop.
+    Waiting(Submitted, Arc<IoLoop>),
 }
 
 impl<T> Future for Pending<T> {
@@ -57,7 +63,7 @@ impl<T> Future for Pending<T> {
         let result = match &mut self.state {
             // Polled again after its end, it has nothing more to say.
             State::Done(result) => result.take().unwrap_or(Err(Error::Closed)),
-            State::Waiting(submitted) => match Pin::new(submitted).poll(context) {
+            State::Waiting(submitted, _) => match Pin::new(submitted).poll(context) {
                 Poll::Ready(result) => result,
                 Poll::Pending => return Poll::Pending,
             },

@@ -1,7 +1,7 @@
-//! A worker's place in a running job: one background thread that owns its connections.
+//! A worker's place in a running job.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kv_core::cluster::Role;
@@ -11,15 +11,17 @@ use kv_core::{Consistency, Error};
 use tokio::sync::oneshot;
 
 use crate::config::NodeConfig;
+use crate::io_loop::IoLoop;
 use crate::node;
 
-/// The thread and the handle to it.
+/// The worker's I/O and the handle to it.
 pub(crate) struct Session {
     handle: Option<WorkerHandle>,
     place: Joined,
-    /// Ends the thread as if the process had died.
+    io: Arc<IoLoop>,
+    /// Ends the worker as if the process had died.
     abort: Option<oneshot::Sender<()>>,
-    /// Hears of the thread's end, in a `drop`.
+    /// Hears of the worker's end, in a `drop`.
     ended: Mutex<Receiver<()>>,
     /// Hears of it where one can await.
     closed: Mutex<Option<oneshot::Receiver<()>>>,
@@ -31,33 +33,48 @@ const GOODBYE: Duration = Duration::from_secs(5);
 impl Session {
     /// Joins the job; returns when everybody is there.
     pub(crate) fn open(config: NodeConfig, consistency: Consistency) -> Result<Self, Error> {
+        let io = Arc::new(IoLoop::new(node::runtime()?, Duration::ZERO));
         let (started, start) = sync_channel(1);
         let (abort, aborted) = oneshot::channel();
         let (end, ended) = sync_channel(1);
         let (close, closed) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("kv-worker".to_owned());
-        let spawned = thread.spawn(move || {
-            run(config, consistency, &|result| drop(started.send(result)), aborted);
+        let (keeper, over) = (Arc::clone(&io), Arc::clone(&io));
+        let at_end = move || {
             // Nobody listens when the store was forgotten.
             let _ = end.try_send(());
             let _ = close.send(());
+            over.end();
+        };
+        let thread = std::thread::Builder::new().name("kv-keeper".to_owned());
+        let spawned = thread.spawn(move || {
+            let joined = keeper.block_on(join(config, consistency, aborted, at_end));
+            let has_joined = joined.is_ok();
+            drop(started.send(joined));
+            if has_joined {
+                keeper.keep();
+            }
+            keeper.close();
         });
         spawned.map_err(|error| Error::Config(format!("cannot start a thread: {error}")))?;
         let (handle, place) = start.recv().unwrap_or(Err(Error::Closed))?;
         let (ended, closed) = (Mutex::new(ended), Mutex::new(Some(closed)));
-        Ok(Self { handle: Some(handle), place, abort: Some(abort), ended, closed })
+        Ok(Self { handle: Some(handle), place, io, abort: Some(abort), ended, closed })
     }
 
     pub(crate) fn handle(&self) -> Result<&WorkerHandle, Error> {
         self.handle.as_ref().ok_or(Error::Closed)
     }
 
+    pub(crate) fn io(&self) -> &Arc<IoLoop> {
+        &self.io
+    }
+
     pub(crate) fn place(&self) -> Joined {
         self.place
     }
 
-    /// Waits for the thread after the goodbye was said: it only delivers what it has still to say, and has a deadline
-    /// for that.
+    /// Waits for the worker's end after the goodbye was said: it only delivers what it has still to say, and has a
+    /// deadline for that.
     pub(crate) async fn closed(&self) {
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(closed) = closed {
@@ -90,32 +107,23 @@ impl Drop for Session {
     }
 }
 
-/// The thread: its own runtime, its van, its driver.
-fn run(
+/// Joins the job, and leaves behind a task that is the worker until its end.
+async fn join(
     config: NodeConfig,
     consistency: Consistency,
-    started: &dyn Fn(Result<(WorkerHandle, Joined), Error>),
     mut aborted: oneshot::Receiver<()>,
-) {
-    let runtime = match node::runtime() {
-        Ok(runtime) => runtime,
-        Err(error) => return started(Err(error)),
+    at_end: impl FnOnce() + Send + 'static,
+) -> Result<(WorkerHandle, Joined), Error> {
+    let (member, van, inbox) = node::join(&config, Role::Worker).await?;
+    let settings = WorkerSettings { member, consistency, timeout: config.timeout, window: config.window };
+    let (handle, place, driver) = start_worker(settings, van, inbox);
+    let mut driver = Box::pin(driver);
+    // The driver has to run for the place to come.
+    let place = tokio::select! {
+        place = place => place.unwrap_or(Err(Error::Closed))?,
+        result = &mut driver => return Err(result.err().unwrap_or(Error::Closed)),
     };
-    runtime.block_on(async {
-        let (member, van, inbox) = match node::join(&config, Role::Worker).await {
-            Ok(joined) => joined,
-            Err(error) => return started(Err(error)),
-        };
-        let window = config.window;
-        let settings = WorkerSettings { member, consistency, timeout: config.timeout, window };
-        let (handle, place, driver) = start_worker(settings, van, inbox);
-        tokio::pin!(driver);
-        // The driver has to run for the place to come.
-        let place = tokio::select! {
-            place = place => place.unwrap_or(Err(Error::Closed)),
-            result = &mut driver => return started(Err(result.err().unwrap_or(Error::Closed))),
-        };
-        started(place.map(|place| (handle, place)));
+    tokio::spawn(async move {
         tokio::select! {
             result = &mut driver => {
                 if let Err(error) = result {
@@ -124,5 +132,9 @@ fn run(
             }
             Ok(()) = &mut aborted => {}
         }
+        // Before anybody hears of the end.
+        drop(driver);
+        at_end();
     });
+    Ok((handle, place))
 }

@@ -280,6 +280,14 @@ impl AsyncKvStore {
         barrier.and(left)
     }
 
+    /// Blocks until `call`, one of this store's, has ended.
+    pub(crate) fn block_on<F: Future>(&self, call: F) -> F::Output {
+        match &self.shared.backend {
+            Backend::Local(_) => pollster::block_on(call),
+            Backend::Cluster(session) => session.io().block_on(call),
+        }
+    }
+
     async fn pass_barrier(&self) -> Result<(), Error> {
         match &self.shared.backend {
             Backend::Local(_) => Ok(()),
@@ -295,7 +303,10 @@ impl AsyncKvStore {
         self.check_open()?;
         let started = match &self.shared.backend {
             Backend::Local(store) => Started::Done(store.lock().unwrap_or_else(PoisonError::into_inner).call(op)),
-            Backend::Cluster(session) => Started::Waiting(session.handle()?.submit(op, self.priority).await?),
+            Backend::Cluster(session) => {
+                let submitted = session.handle()?.submit(op, self.priority).await?;
+                Started::Waiting(submitted, Arc::clone(session.io()))
+            }
         };
         Ok(Pending::new(started, extract))
     }

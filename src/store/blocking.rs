@@ -3,7 +3,6 @@
 use kv_core::updater::{Slice, SliceMut};
 use kv_core::{AsTensor, Element, Error, Key, Tensor};
 use kv_optim::Optimizer;
-use pollster::block_on;
 
 use super::asynchronous::AsyncKvStore;
 use crate::builder::Builder;
@@ -41,6 +40,15 @@ impl KvStore {
 
     pub(crate) fn from_shared(inner: AsyncKvStore) -> Self {
         Self { inner }
+    }
+
+    /// Starts a call and gives it the chance to get under way: from now on the application may compute.
+    fn start<T>(&self, call: impl Future<Output = Result<Pending<T>, Error>>) -> Result<Pending<T>, Error> {
+        self.inner.block_on(async {
+            let pending = call.await;
+            tokio::task::yield_now().await;
+            pending
+        })
     }
 
     /// The same store for async code.
@@ -82,7 +90,7 @@ impl KvStore {
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] or [`Error::ConsistencyMismatch`] (this worker and worker 0
     /// do not agree), [`Error::Timeout`] (worker 0 has not called it).
     pub fn init(&self, key: impl Into<Key>, value: impl AsTensor) -> Result<(), Error> {
-        block_on(self.inner.init(key, value))
+        self.inner.block_on(self.inner.init(key, value))
     }
 
     /// Creates many keys in one call: all of them or, on an error found before anything is created, none.
@@ -94,7 +102,7 @@ impl KvStore {
         keys: impl IntoIterator<Item = K>,
         values: impl IntoIterator<Item = V>,
     ) -> Result<(), Error> {
-        block_on(self.inner.init_all(keys, values))
+        self.inner.block_on(self.inner.init_all(keys, values))
     }
 
     /// Creates a key and gives back the value all workers start from.
@@ -102,7 +110,7 @@ impl KvStore {
     /// # Errors
     /// As [`KvStore::init`] and [`KvStore::pull`].
     pub fn broadcast(&self, key: impl Into<Key>, value: impl AsTensor) -> Result<Tensor, Error> {
-        block_on(self.inner.broadcast(key, value))
+        self.inner.block_on(self.inner.broadcast(key, value))
     }
 
     /// Contributes `value` to the next round of `key`. Returns at once with a handle that can be waited on; while too
@@ -115,7 +123,7 @@ impl KvStore {
     /// [`Error::Closed`], [`Error::ServerLost`]; the others come with the handle: [`Error::NotInitialised`],
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::Updater`], [`Error::Timeout`].
     pub fn push(&self, key: impl Into<Key>, value: impl AsTensor) -> Result<Pending<()>, Error> {
-        block_on(self.inner.push(key, value))
+        self.start(self.inner.push(key, value))
     }
 
     /// Contributes the sum of several arrays, added in the order given.
@@ -128,7 +136,7 @@ impl KvStore {
         key: impl Into<Key>,
         values: impl IntoIterator<Item = V>,
     ) -> Result<Pending<()>, Error> {
-        block_on(self.inner.push_sum(key, values))
+        self.start(self.inner.push_sum(key, values))
     }
 
     /// Contributes to many keys in one call. Values of a key that stands several times are summed first. An empty list
@@ -141,7 +149,7 @@ impl KvStore {
         keys: impl IntoIterator<Item = K>,
         values: impl IntoIterator<Item = V>,
     ) -> Result<Pending<()>, Error> {
-        block_on(self.inner.push_all(keys, values))
+        self.start(self.inner.push_all(keys, values))
     }
 
     /// Reads a value: after all earlier calls of this worker on the key. In a `dist_sync` store the value after
@@ -151,7 +159,7 @@ impl KvStore {
     /// [`Error::Closed`], [`Error::ServerLost`]; with the handle: [`Error::NotInitialised`], [`Error::Timeout`] (names
     /// the workers that have not contributed), [`Error::WorkerLost`].
     pub fn pull(&self, key: impl Into<Key>) -> Result<Pending<Tensor>, Error> {
-        block_on(self.inner.pull(key))
+        self.start(self.inner.pull(key))
     }
 
     /// Reads many values in one call, in the order of the keys; a key may stand several times.
@@ -159,7 +167,7 @@ impl KvStore {
     /// # Errors
     /// As [`KvStore::pull`].
     pub fn pull_all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Pending<Vec<Tensor>>, Error> {
-        block_on(self.inner.pull_all(keys))
+        self.start(self.inner.pull_all(keys))
     }
 
     /// Reads a value into memory of the caller; blocks until it is there.
@@ -168,7 +176,7 @@ impl KvStore {
     /// As [`KvStore::pull`], and [`Error::DTypeMismatch`], [`Error::ShapeMismatch`] when `out` does not fit. On an
     /// error `out` is unchanged.
     pub fn pull_into<T: Element>(&self, key: impl Into<Key>, out: &mut [T]) -> Result<(), Error> {
-        block_on(self.inner.pull_into(key, out))
+        self.inner.block_on(self.inner.pull_into(key, out))
     }
 
     /// [`KvStore::push`] and [`KvStore::pull`] in one round trip.
@@ -176,7 +184,7 @@ impl KvStore {
     /// # Errors
     /// Those of both; after an error of the pull the push may have been accepted.
     pub fn push_pull(&self, key: impl Into<Key>, value: impl AsTensor) -> Result<Pending<Tensor>, Error> {
-        block_on(self.inner.push_pull(key, value))
+        self.start(self.inner.push_pull(key, value))
     }
 
     /// [`KvStore::push_all`] and [`KvStore::pull_all`] in one round trip.
@@ -188,7 +196,7 @@ impl KvStore {
         keys: impl IntoIterator<Item = K>,
         values: impl IntoIterator<Item = V>,
     ) -> Result<Pending<Vec<Tensor>>, Error> {
-        block_on(self.inner.push_pull_all(keys, values))
+        self.start(self.inner.push_pull_all(keys, values))
     }
 
     /// Lets an optimizer update the values: here for a `local` store, on all servers for a distributed one. Returns
@@ -198,7 +206,7 @@ impl KvStore {
     /// # Errors
     /// [`Error::Updater`] names the setting that makes no sense, or says that a server does not know the optimizer.
     pub fn set_optimizer(&self, optimizer: &impl Optimizer) -> Result<(), Error> {
-        block_on(self.inner.set_optimizer(optimizer))
+        self.inner.block_on(self.inner.set_optimizer(optimizer))
     }
 
     /// Lets a function of this process update the values of a `local` store: it is called with the key, the summed
@@ -218,7 +226,7 @@ impl KvStore {
     /// # Errors
     /// [`Error::Timeout`] names who is missing; [`Error::WorkerLost`] names a worker that will never come.
     pub fn barrier(&self) -> Result<(), Error> {
-        block_on(self.inner.barrier())
+        self.inner.block_on(self.inner.barrier())
     }
 
     /// Whether [`KvStore::close`] waits for all workers first. It does unless told otherwise.
@@ -232,6 +240,6 @@ impl KvStore {
     /// # Errors
     /// Those of the barrier; the worker has left all the same.
     pub fn close(&self) -> Result<(), Error> {
-        block_on(self.inner.close())
+        self.inner.block_on(self.inner.close())
     }
 }
