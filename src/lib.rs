@@ -42,6 +42,7 @@ pub mod config;
 mod kind;
 pub mod node;
 mod pending;
+mod private_folder;
 mod session;
 mod store;
 pub mod transport;

@@ -71,10 +71,10 @@ fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// Starts scheduler, servers and workers on this machine; every worker is this program with the same arguments.
 fn launch_job(args: &Args) -> Result<ExitCode, Error> {
-    let kv = std::env::current_exe().map_err(|error| Error::Config(format!("which program is this: {error}")))?;
-    let worker = Program { program: kv.clone().into(), args: std::env::args_os().skip(1).collect() };
-    let mut plan = LaunchPlan::new(args.workers, args.servers, kv.as_os_str(), worker);
-    plan.transport = args.transport;
+    let kv = launch::this_program()?;
+    let worker = Program { program: kv.clone(), args: std::env::args_os().skip(1).collect() };
+    let mut plan = LaunchPlan::new(args.workers, args.servers, &kv, worker);
+    plan.transport = launch::transport_of_processes(args.transport)?;
     plan.stdout = Stdout::Worker0;
     // The progress bar needs the terminal itself.
     plan.worker_0_on_terminal = std::io::stderr().is_terminal() && !args.json;
