@@ -7,12 +7,14 @@
 //! 3. *file*: TOML, named by `--config` or `KV_CONFIG`;
 //! 4. *defaults*.
 //!
-//! [`Settings::load`] merges the first three, [`Settings::resolve`] adds the defaults, checks, and reports all that is
-//! wrong at once.
+//! [`Settings::load`] merges the first three, and finds the place of a process by its rank when `mpirun` or `srun` has
+//! started it and that is asked for; [`Settings::resolve`] adds the defaults, checks, and reports all that is wrong at
+//! once.
 //!
 //! | file | own variable | ps-lite's variable | default |
 //! |---|---|---|---|
 //! | `role` | `KV_ROLE` | `DMLC_ROLE` | by program |
+//! | `by_rank` | `KV_BY_RANK` | | false, but over MPI |
 //! | `scheduler` | `KV_SCHEDULER` | `DMLC_PS_ROOT_URI`, `DMLC_PS_ROOT_PORT` | required |
 //! | `num_workers`, `num_servers` | `KV_NUM_WORKERS`, `KV_NUM_SERVERS` | `DMLC_NUM_WORKER`, `DMLC_NUM_SERVER` | required at the scheduler |
 //! | `job` | `KV_JOB` | | `kv` |
@@ -48,6 +50,7 @@
 //! ```
 
 mod address;
+mod by_rank;
 mod fields;
 mod interface;
 mod parse;

@@ -100,8 +100,9 @@ pub fn updaters() -> UpdaterRegistry {
     registry
 }
 
-/// Runs the scheduler or server when the environment asks for that role (`DMLC_ROLE`, `KV_ROLE`), and returns whether
-/// it did. The first line of a program that launchers start once for every role, as they do with MXNet scripts:
+/// Runs the scheduler or server when the environment asks for that role (`DMLC_ROLE`, `KV_ROLE`, or a rank where roles
+/// go [by rank](crate::config)), and returns whether it did. The first line of a program that launchers start once for
+/// every role, as they do with MXNet scripts:
 ///
 /// ```no_run
 /// # fn main() -> Result<(), kv::Error> {
@@ -115,7 +116,15 @@ pub fn updaters() -> UpdaterRegistry {
 /// # Errors
 /// Those of the role.
 pub fn serve_if_asked() -> Result<bool, Error> {
-    let settings = Settings::load(Settings::default(), None, &process_env);
+    serve_if_asked_with(Settings::default())
+}
+
+/// As [`serve_if_asked`], with settings of the program's own, which win over environment and file.
+///
+/// # Errors
+/// Those of the role.
+pub fn serve_if_asked_with(settings: Settings) -> Result<bool, Error> {
+    let settings = Settings::load(settings, None, &process_env);
     match settings.role {
         Some(Role::Scheduler) => {
             let config = settings.resolve(Role::Scheduler)?;

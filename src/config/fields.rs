@@ -51,6 +51,7 @@ macro_rules! field {
 /// Every setting, in the order of the documentation.
 pub(super) const FIELDS: &[Field] = &[
     field!(role, "KV_ROLE", "scheduler, server, worker or observer", parse::role, |role| role.to_string()),
+    field!(by_rank, "KV_BY_RANK", FLAG, parse::flag, |flag| flag.to_string()),
     Field { name: "scheduler", variable: "KV_SCHEDULER", expected: ADDRESS, set: set_scheduler, get: scheduler_text },
     field!(num_workers, "KV_NUM_WORKERS", NUMBER, parse::number, |n| n.to_string()),
     field!(num_servers, "KV_NUM_SERVERS", NUMBER, parse::number, |n| n.to_string()),

@@ -17,6 +17,9 @@ use super::fields::{FIELDS, FOREIGN};
 pub struct Settings {
     /// What this node does.
     pub role: Option<Role>,
+    /// Whether a process that `mpirun` or `srun` has started takes role, rank and the number of workers from its rank:
+    /// scheduler, then servers, then workers. Without a role, and over MPI, it does.
+    pub by_rank: Option<bool>,
     /// Host of the scheduler.
     pub scheduler_host: Option<String>,
     /// Port of the scheduler.
@@ -82,6 +85,7 @@ impl Settings {
         problems.extend(fallback.problems);
         Self {
             role: self.role.or(fallback.role),
+            by_rank: self.by_rank.or(fallback.by_rank),
             scheduler_host: self.scheduler_host.or(fallback.scheduler_host),
             scheduler_port: self.scheduler_port.or(fallback.scheduler_port),
             scheduler_socket: self.scheduler_socket.or(fallback.scheduler_socket),
@@ -124,14 +128,16 @@ impl Settings {
     }
 
     /// Flags (what the caller has set), then the environment, then the file that `file` or else the variable
-    /// `KV_CONFIG` names.
+    /// `KV_CONFIG` names. Where roles go by rank, the place that the launcher has given this process.
     #[must_use]
     pub fn load(flags: Self, file: Option<&Path>, lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         let settings = flags.or(Self::from_env(lookup));
-        match file.map(Path::to_owned).or_else(|| lookup("KV_CONFIG").filter(|p| !p.is_empty()).map(Into::into)) {
-            Some(path) => settings.or(Self::from_file(&path)),
-            None => settings,
-        }
+        let settings =
+            match file.map(Path::to_owned).or_else(|| lookup("KV_CONFIG").filter(|p| !p.is_empty()).map(Into::into)) {
+                Some(path) => settings.or(Self::from_file(&path)),
+                None => settings,
+            };
+        settings.placed(lookup)
     }
 
     /// Reads the environment through `lookup`: `KV_*` before `DMLC_*` and `PS_*`. An empty variable counts as unset.

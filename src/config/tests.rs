@@ -96,7 +96,7 @@ fn all_problems_are_reported_at_once() {
         "DMLC_RANK: expected a whole number from 0 to 65535, found \"-1\"",
         "KV_WORKER_LOSS: expected fail or continue, found \"maybe\"",
         "PS_VERBOSE: expected 0, 1 or 2, found \"loud\"",
-        "kv.toml: shape: expected one of role, scheduler,",
+        "kv.toml: shape: expected one of role, by_rank, scheduler,",
         "kv.toml: window_messages: expected a whole number, found a value of type array",
         "chunk_bytes (--chunk-bytes, KV_CHUNK_BYTES): expected a multiple of 8 from 64 to 67108864, found 12",
         "dead_after (--dead-after, KV_DEAD_AFTER or PS_HEARTBEAT_TIMEOUT): expected at least twice",
@@ -293,6 +293,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
     let rest = (any::<Option<bool>>(), any::<Option<bool>>(), proptest::option::of("/[a-z ]{0,9}[a-z]"));
     (role, loss, numbers, words, times, rest).prop_map(|(role, worker_loss, numbers, words, times, rest)| Settings {
         role,
+        by_rank: rest.0,
         // An address is of one kind.
         scheduler_host: words.0.filter(|_| rest.2.is_none()),
         scheduler_port: numbers.0.filter(|_| rest.2.is_none()),

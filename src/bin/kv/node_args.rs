@@ -94,6 +94,8 @@ impl NodeArgs {
     /// The configuration of a node in this role, and logging as it asks.
     pub(crate) fn resolve(self, job: JobArgs, role: Role) -> Result<NodeConfig, Error> {
         let mut flags = Settings {
+            // The subcommand is the role, whatever the rank.
+            by_rank: Some(false),
             num_workers: job.num_workers,
             num_servers: job.num_servers,
             heartbeat_interval: job.heartbeat_interval,
