@@ -1,5 +1,41 @@
 //! The roles other than worker: what `kv scheduler` and `kv server` run, and what a program runs that is started in
 //! every role by the same command.
+//!
+//! Over the transport `memory` a whole job fits into one process, which needs no ports and is what tests of programs
+//! want. Its nodes find each other by the name of the job:
+//!
+//! ```
+//! use std::thread::spawn;
+//!
+//! use kv::config::{Role, Settings};
+//! use kv::{KvStore, node};
+//!
+//! let job = Settings {
+//!     transport: Some("memory".to_owned()),
+//!     job: Some("example".to_owned()),
+//!     num_workers: Some(2),
+//!     num_servers: Some(1),
+//!     ..Settings::default()
+//! };
+//! let scheduler = job.clone().resolve(Role::Scheduler)?;
+//! let scheduler = spawn(move || node::runtime()?.block_on(node::run_scheduler(&scheduler, |_| {})));
+//! let server = job.clone().resolve(Role::Server)?;
+//! let server = spawn(move || node::runtime()?.block_on(node::run_server(&server, node::updaters(), |_| {})));
+//! let workers = [0, 1].map(|rank| {
+//!     let settings = Settings { rank: Some(rank), ..job.clone() };
+//!     spawn(move || {
+//!         let store = KvStore::builder("dist_sync").settings(settings).connect()?;
+//!         store.init("sum", &[0.0_f32; 3])?;
+//!         let sum = store.push_pull("sum", &[f32::from(rank) + 1.0; 3])?.wait()?;
+//!         assert_eq!(sum.as_slice::<f32>()?, [3.0; 3]);
+//!         store.close()
+//!     })
+//! });
+//! for node in workers.into_iter().chain([scheduler, server]) {
+//!     node.join().expect("no thread panics")?;
+//! }
+//! # Ok::<(), kv::Error>(())
+//! ```
 
 use std::net::UdpSocket;
 use std::sync::Arc;

@@ -42,6 +42,11 @@ impl Settings {
         if let Err(problem) = self.place(addressing, lookup) {
             self.problems.push(problem);
             self.role.get_or_insert(Role::Worker);
+            // Stand-ins, so that the one cause is not followed by what comes of it.
+            if addressing == Addressing::HostPort && self.scheduler_socket.is_none() {
+                self.scheduler_host.get_or_insert_with(|| launcher::LOOPBACK.to_owned());
+                self.scheduler_port.get_or_insert(PORT);
+            }
         }
         self
     }

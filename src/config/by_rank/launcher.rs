@@ -74,7 +74,7 @@ impl Ranked {
 }
 
 /// The host when all processes are on one.
-const LOOPBACK: &str = "127.0.0.1";
+pub(super) const LOOPBACK: &str = "127.0.0.1";
 
 struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
 

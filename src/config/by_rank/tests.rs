@@ -153,6 +153,10 @@ fn load(flags: Settings, pairs: Variables<'_>) -> Settings {
 fn one_problem(settings: &Settings) -> &str {
     assert_eq!(settings.problems.len(), 1, "{:?}", settings.problems);
     assert_eq!(settings.role, Some(Role::Worker));
+    if settings.transport.as_deref() != Some("zmq-ipc") {
+        let said = settings.clone().resolve(Role::Worker).unwrap_err().to_string();
+        assert_eq!(said, format!("configuration: {}", settings.problems[0]), "and nothing else");
+    }
     &settings.problems[0]
 }
 
