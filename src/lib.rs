@@ -43,6 +43,7 @@ mod io_loop;
 mod kind;
 pub mod node;
 mod pending;
+mod private_folder;
 mod session;
 mod store;
 pub mod transport;

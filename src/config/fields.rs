@@ -1,7 +1,7 @@
 //! The table of settings: each with its name in a file, its variable, and how its text is read and written.
 
 use super::Settings;
-use super::parse;
+use super::{address, parse};
 
 /// One setting.
 pub(super) struct Field {
@@ -25,7 +25,7 @@ pub(super) struct Variable {
 }
 
 const HOST: &str = "a host name or an address";
-const HOST_PORT: &str = "tcp://host:port, host:port or [ipv6]:port";
+const ADDRESS: &str = "host:port, tcp://host:port, [ipv6]:port or ipc:///path";
 const PORT: &str = "a port from 0 to 65535";
 const NUMBER: &str = "a whole number from 0 to 65535";
 const DURATION: &str = "a duration such as 10s, 500ms or plain seconds";
@@ -51,17 +51,19 @@ macro_rules! field {
 /// Every setting, in the order of the documentation.
 pub(super) const FIELDS: &[Field] = &[
     field!(role, "KV_ROLE", "scheduler, server, worker or observer", parse::role, |role| role.to_string()),
-    Field { name: "scheduler", variable: "KV_SCHEDULER", expected: HOST_PORT, set: set_scheduler, get: scheduler_text },
+    field!(by_rank, "KV_BY_RANK", FLAG, parse::flag, |flag| flag.to_string()),
+    Field { name: "scheduler", variable: "KV_SCHEDULER", expected: ADDRESS, set: set_scheduler, get: scheduler_text },
     field!(num_workers, "KV_NUM_WORKERS", NUMBER, parse::number, |n| n.to_string()),
     field!(num_servers, "KV_NUM_SERVERS", NUMBER, parse::number, |n| n.to_string()),
     field!(job, "KV_JOB", "a name", text, |job| job),
-    field!(bind, "KV_BIND", "an address of this machine such as 0.0.0.0 or ::1", address, |ip| ip.to_string()),
+    field!(bind, "KV_BIND", "an address of this machine such as 0.0.0.0 or ::1", ip, |ip| ip.to_string()),
     field!(advertise, "KV_ADVERTISE", HOST, parse::host, |host| host),
     field!(interface, "KV_INTERFACE", "the name of a network interface", text, |name| name),
     field!(port, "KV_PORT", PORT, parse::number, |port| port.to_string()),
     field!(node_port, "KV_NODE_PORT", PORT, parse::number, |port| port.to_string()),
     field!(rank, "KV_RANK", NUMBER, parse::number, |rank| rank.to_string()),
     field!(transport, "KV_TRANSPORT", "the name of a transport", text, |name| name),
+    field!(trust_network, "KV_TRUST_NETWORK", FLAG, parse::flag, |flag| flag.to_string()),
     field!(timeout, "KV_TIMEOUT", DURATION, parse::duration, parse::duration_text),
     field!(startup_timeout, "KV_STARTUP_TIMEOUT", DURATION, parse::duration, parse::duration_text),
     field!(heartbeat_interval, "KV_HEARTBEAT_INTERVAL", DURATION, parse::duration, parse::duration_text),
@@ -161,18 +163,27 @@ fn text(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn address(text: &str) -> Option<std::net::IpAddr> {
+fn ip(text: &str) -> Option<std::net::IpAddr> {
     parse::host(text)?.parse().ok()
 }
 
 fn set_scheduler(settings: &mut Settings, text: &str) -> Option<()> {
+    if let Some(path) = address::socket_path(text) {
+        settings.scheduler_socket = Some(path.to_owned());
+        (settings.scheduler_host, settings.scheduler_port) = (None, None);
+        return Some(());
+    }
     let (host, port) = parse::host_port(text)?;
     settings.scheduler_host = host.or(settings.scheduler_host.take());
     settings.scheduler_port = port.or(settings.scheduler_port.take());
+    settings.scheduler_socket = None;
     Some(())
 }
 
-fn scheduler_text(settings: &Settings) -> Option<String> {
+pub(super) fn scheduler_text(settings: &Settings) -> Option<String> {
+    if let Some(path) = &settings.scheduler_socket {
+        return Some(address::socket_text(path));
+    }
     let host = settings.scheduler_host.as_deref().map(parse::bracketed);
     match (host, settings.scheduler_port) {
         (Some(host), Some(port)) => Some(format!("tcp://{host}:{port}")),
@@ -183,8 +194,8 @@ fn scheduler_text(settings: &Settings) -> Option<String> {
 }
 
 impl Settings {
-    /// Reads `tcp://host:port`, `host:port`, `[::1]:port` or one half of it into the scheduler's host and port; false
-    /// when the text is none of these. For a flag.
+    /// Reads `tcp://host:port`, `host:port`, `[::1]:port` or one half of it into the scheduler's host and port, and
+    /// `ipc:///path` into its socket; false when the text is none of these. For a flag.
     #[must_use]
     pub fn set_scheduler(&mut self, text: &str) -> bool {
         set_scheduler(self, text).is_some()

@@ -10,7 +10,8 @@ use kv_core::limits;
 
 use super::interface::{self, Interface};
 use super::settings::quoted;
-use super::{HostPort, NodeConfig, Settings};
+use super::{NodeConfig, Settings};
+use crate::transport::{self, Addressing};
 
 /// Default deadline for a job to come together.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,27 +44,28 @@ impl Settings {
                 &found.to_string(),
             );
         }
-        let address = match &self.interface {
-            Some(name) => check.interface(name, interfaces),
-            None => None,
+        let transport = self.transport.as_deref().unwrap_or(transport::DEFAULT);
+        let addressing = transport::addressing(transport);
+        let (listen, advertise) = match addressing {
+            Addressing::HostPort => self.listen(&mut check, role, interfaces),
+            Addressing::Socket | Addressing::Rank | Addressing::Job => ((Ipv4Addr::LOCALHOST, 0).into(), None),
         };
-        let bind = self.bind_address(role, address);
-        let advertise = self.advertise.clone().or_else(|| {
-            let own = address.or(Some(bind).filter(|ip| !ip.is_unspecified()));
-            own.map(|ip| ip.to_string())
-        });
+        // Under MPI nobody needs to be told how many there are.
+        let must_count = role == Role::Scheduler && addressing != Addressing::Rank;
         let shared = check.shared(&self);
         let window = check.window(&self);
+        let job = check.job(self.job.clone());
         let config = NodeConfig {
             role,
-            scheduler: check.scheduler(&self, role),
-            num_workers: check.count(self.num_workers, Count::Workers, role),
-            num_servers: check.count(self.num_servers, Count::Servers, role),
-            job: check.job(self.job.clone()),
-            listen: SocketAddr::new(bind, check.port(&self, role)),
+            scheduler: check.scheduler(&self, role, transport, &job),
+            num_workers: check.count(self.num_workers, Count::Workers, must_count),
+            num_servers: check.count(self.num_servers, Count::Servers, must_count),
+            job,
+            listen,
             advertise,
             rank: self.rank.map(Rank),
-            transport: check.transport(self.transport.as_deref()),
+            transport: check.transport(transport, role),
+            trust_network: self.trust_network.unwrap_or(false),
             timeout: check.duration("timeout (--timeout, KV_TIMEOUT)", self.timeout, limits::TIMEOUT_DEFAULT),
             startup_timeout: check.duration(
                 "startup_timeout (--startup-timeout, KV_STARTUP_TIMEOUT)",
@@ -77,6 +79,22 @@ impl Settings {
         };
         check.members(&config);
         check.verdict(config)
+    }
+
+    /// Where to listen, and the host by which the others are told to find this node.
+    fn listen(
+        &self,
+        check: &mut Check,
+        role: Role,
+        interfaces: &dyn Fn() -> std::io::Result<Vec<Interface>>,
+    ) -> (SocketAddr, Option<String>) {
+        let address = self.interface.as_ref().and_then(|name| check.interface(name, interfaces));
+        let bind = self.bind_address(role, address);
+        let advertise = self.advertise.clone().or_else(|| {
+            let own = address.or(Some(bind).filter(|ip| !ip.is_unspecified()));
+            own.map(|ip| ip.to_string())
+        });
+        (SocketAddr::new(bind, check.port(self, role)), advertise)
     }
 
     /// Where to listen: as told; else where the others are told to look; else, on one machine, not where the rest of
@@ -119,53 +137,16 @@ enum Count {
 }
 
 /// Collects problems; every check goes on with a stand-in, so that the next one can find more.
-struct Check {
-    problems: Vec<String>,
+pub(super) struct Check {
+    pub(super) problems: Vec<String>,
 }
 
 impl Check {
-    fn wrong(&mut self, name: &str, expected: &str, found: &str) {
+    pub(super) fn wrong(&mut self, name: &str, expected: &str, found: &str) {
         self.problems.push(format!("{name}: expected {expected}, found {found}"));
     }
 
-    fn scheduler(&mut self, settings: &Settings, role: Role) -> Option<HostPort> {
-        let host = settings.scheduler_host.clone();
-        let port = settings.scheduler_port;
-        if role == Role::Scheduler {
-            return Some(HostPort { host: host?, port: port.filter(|port| *port != 0)? });
-        }
-        if host.is_none() {
-            self.wrong("scheduler (--scheduler, KV_SCHEDULER or DMLC_PS_ROOT_URI)", "the scheduler's host", "nothing");
-        }
-        match port {
-            None => {
-                let name = "scheduler (--scheduler, KV_SCHEDULER or DMLC_PS_ROOT_PORT)";
-                self.wrong(name, "the scheduler's port", "nothing");
-            }
-            Some(0) => {
-                let name = "scheduler (--scheduler, KV_SCHEDULER or DMLC_PS_ROOT_PORT)";
-                self.wrong(name, "the port the scheduler listens on", "port 0, which only the scheduler can take");
-            }
-            Some(_) => {}
-        }
-        Some(HostPort { host: host?, port: port? })
-    }
-
-    fn port(&mut self, settings: &Settings, role: Role) -> u16 {
-        if role != Role::Scheduler {
-            return settings.port.or(settings.node_port).unwrap_or(0);
-        }
-        settings.port.or(settings.scheduler_port).unwrap_or_else(|| {
-            self.wrong(
-                "port (--port, KV_PORT or DMLC_PS_ROOT_PORT)",
-                "the port the scheduler listens on, or 0 for any free one",
-                "nothing",
-            );
-            0
-        })
-    }
-
-    fn count(&mut self, found: Option<u16>, what: Count, role: Role) -> Option<u16> {
+    fn count(&mut self, found: Option<u16>, what: Count, required: bool) -> Option<u16> {
         let (name, max) = match what {
             Count::Workers => ("num_workers (--num-workers, KV_NUM_WORKERS or DMLC_NUM_WORKER)", limits::MEMBERS_MAX),
             Count::Servers => {
@@ -176,7 +157,7 @@ impl Check {
         match found {
             Some(n) if n == 0 || usize::from(n) > max => self.wrong(name, &expected, &n.to_string()),
             // The others learn the numbers from the scheduler.
-            None if role == Role::Scheduler => self.wrong(name, &expected, "nothing"),
+            None if required => self.wrong(name, &expected, "nothing"),
             _ => {}
         }
         found
@@ -208,9 +189,13 @@ impl Check {
         found.map_err(|problem| self.problems.push(format!("{FIELD}: {problem}"))).ok()
     }
 
-    fn transport(&mut self, found: Option<&str>) -> &'static str {
-        crate::transport::find(found.unwrap_or("tcp")).unwrap_or_else(|problem| {
-            self.problems.push(format!("transport (--transport, KV_TRANSPORT): {problem}"));
+    fn transport(&mut self, found: &str, role: Role) -> &'static str {
+        const FIELD: &str = "transport (--transport, KV_TRANSPORT)";
+        if role == Role::Observer && transport::addressing(found) == Addressing::Rank {
+            self.wrong(FIELD, "one that a node can join from outside", &quoted(found));
+        }
+        transport::find(found).unwrap_or_else(|problem| {
+            self.problems.push(format!("{FIELD}: {problem}"));
             ""
         })
     }

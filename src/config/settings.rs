@@ -17,10 +17,15 @@ use super::fields::{FIELDS, FOREIGN};
 pub struct Settings {
     /// What this node does.
     pub role: Option<Role>,
+    /// Whether a process that `mpirun` or `srun` has started takes role, rank and the number of workers from its rank:
+    /// scheduler, then servers, then workers. Without a role, and over MPI, it does.
+    pub by_rank: Option<bool>,
     /// Host of the scheduler.
     pub scheduler_host: Option<String>,
     /// Port of the scheduler.
     pub scheduler_port: Option<u16>,
+    /// Path of the scheduler's socket, for the transport `zmq-ipc`; an address is this or host and port.
+    pub scheduler_socket: Option<String>,
     /// Number of workers the job starts with.
     pub num_workers: Option<u16>,
     /// Number of servers.
@@ -42,6 +47,9 @@ pub struct Settings {
     pub rank: Option<u16>,
     /// Name of the transport.
     pub transport: Option<String>,
+    /// Whether to listen with ZeroMQ on addresses that other hosts can reach, although a hostile peer can abort the
+    /// process.
+    pub trust_network: Option<bool>,
     /// Deadline of every wait.
     pub timeout: Option<Duration>,
     /// Deadline for the whole job to come together.
@@ -72,12 +80,15 @@ impl Settings {
     /// These settings, and `fallback`'s where these have none. Problems of both are kept.
     #[must_use]
     pub fn or(self, fallback: Self) -> Self {
+        let fallback = fallback.without_another_address(&self);
         let mut problems = self.problems;
         problems.extend(fallback.problems);
         Self {
             role: self.role.or(fallback.role),
+            by_rank: self.by_rank.or(fallback.by_rank),
             scheduler_host: self.scheduler_host.or(fallback.scheduler_host),
             scheduler_port: self.scheduler_port.or(fallback.scheduler_port),
+            scheduler_socket: self.scheduler_socket.or(fallback.scheduler_socket),
             num_workers: self.num_workers.or(fallback.num_workers),
             num_servers: self.num_servers.or(fallback.num_servers),
             job: self.job.or(fallback.job),
@@ -88,6 +99,7 @@ impl Settings {
             node_port: self.node_port.or(fallback.node_port),
             rank: self.rank.or(fallback.rank),
             transport: self.transport.or(fallback.transport),
+            trust_network: self.trust_network.or(fallback.trust_network),
             timeout: self.timeout.or(fallback.timeout),
             startup_timeout: self.startup_timeout.or(fallback.startup_timeout),
             heartbeat_interval: self.heartbeat_interval.or(fallback.heartbeat_interval),
@@ -103,15 +115,29 @@ impl Settings {
         }
     }
 
+    /// These settings without a scheduler's address of another kind than `first` has: an address is taken from one
+    /// source, only host and port may come from two.
+    fn without_another_address(mut self, first: &Self) -> Self {
+        if first.scheduler_socket.is_some() {
+            (self.scheduler_host, self.scheduler_port) = (None, None);
+        }
+        if first.scheduler_host.is_some() || first.scheduler_port.is_some() {
+            self.scheduler_socket = None;
+        }
+        self
+    }
+
     /// Flags (what the caller has set), then the environment, then the file that `file` or else the variable
-    /// `KV_CONFIG` names.
+    /// `KV_CONFIG` names. Where roles go by rank, the place that the launcher has given this process.
     #[must_use]
     pub fn load(flags: Self, file: Option<&Path>, lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         let settings = flags.or(Self::from_env(lookup));
-        match file.map(Path::to_owned).or_else(|| lookup("KV_CONFIG").filter(|p| !p.is_empty()).map(Into::into)) {
-            Some(path) => settings.or(Self::from_file(&path)),
-            None => settings,
-        }
+        let settings =
+            match file.map(Path::to_owned).or_else(|| lookup("KV_CONFIG").filter(|p| !p.is_empty()).map(Into::into)) {
+                Some(path) => settings.or(Self::from_file(&path)),
+                None => settings,
+            };
+        settings.placed(lookup)
     }
 
     /// Reads the environment through `lookup`: `KV_*` before `DMLC_*` and `PS_*`. An empty variable counts as unset.

@@ -9,6 +9,7 @@ mod cluster;
 mod deadlines;
 mod errors;
 mod losses;
+mod memory;
 mod sizes;
 mod starting;
 mod strangers;

@@ -57,6 +57,22 @@ fn deterministic_weights_are_the_serial_reference_to_the_last_bit() {
 }
 
 #[test]
+fn threads_of_one_process_train_the_same_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    for (workers, servers) in [("1", "1"), ("3", "2")] {
+        let job = ["-n", workers, "-s", servers, "--deterministic"];
+        let processes = saved(folder.path(), "processes", &job);
+        let threads = saved(folder.path(), "threads", &[&job[..], &["--transport", "memory"]].concat());
+        assert!(processes == threads, "{workers} workers, {servers} servers: not the same weights");
+    }
+    let in_memory = done(&train(&["--json", "--transport", "memory", "--mode", "async", "--lr", "0.02"]));
+    assert!(in_memory["test_accuracy"].as_f64().unwrap() > 0.9, "{in_memory}");
+    let variable = Running::of(kv(&["train", "--json", "--epochs", "1"], &[("KV_TRANSPORT", "memory")])).finish();
+    assert_eq!(variable.err(), "", "nothing was launched");
+    done(&variable);
+}
+
+#[test]
 fn every_model_and_mode_runs() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("line.csv");
@@ -91,6 +107,9 @@ fn bad_input_is_told_before_anything_is_started() {
         (&["--workers", "0"], "--workers"),
         (&["--momentum", "1"], "--momentum"),
         (&["--transport", "pigeon"], "tcp"),
+        (&["--scheduler", "127.0.0.1:1"], "expected --role or --by-rank beside it"),
+        (&["--role", "worker", "--scheduler", "ipc:///x"], "which is for transport zmq-ipc"),
+        (&["--role", "observer"], "expected scheduler, server or worker"),
     ] {
         let outcome = train(args);
         assert_ne!(outcome.code, 0);
@@ -102,7 +121,7 @@ fn bad_input_is_told_before_anything_is_started() {
 #[test]
 fn a_training_that_diverges_says_so() {
     for model in ["softmax", "mlp"] {
-        for place in [&["--local"][..], &[]] {
+        for place in [&["--local"][..], &[], &["--transport", "memory"]] {
             let args = [&["--json", "--model", model, "--lr", "1e30", "--epochs", "3"], place].concat();
             let outcome = train(&args);
             assert_ne!(outcome.code, 0);

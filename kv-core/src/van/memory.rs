@@ -13,7 +13,14 @@ use crate::wire::Message;
 /// The "network" that memory vans meet in. Several hubs may exist side by side; they do not see each other.
 #[derive(Clone, Default)]
 pub struct MemoryHub {
-    nodes: Arc<Mutex<HashMap<NodeId, Node>>>,
+    nodes: Arc<Mutex<Nodes>>,
+}
+
+#[derive(Default)]
+struct Nodes {
+    by_id: HashMap<NodeId, Node>,
+    /// Nodes that are known by a name as well.
+    names: HashMap<String, NodeId>,
 }
 
 struct Node {
@@ -45,44 +52,70 @@ impl MemoryHub {
     /// # Errors
     /// [`VanError::Bind`] when that identity is taken.
     pub fn bind(&self, node: NodeId, limits: InboxLimits) -> Result<(MemoryVan, Inbox), VanError> {
-        let endpoint = Endpoint(format!("{SCHEME}{node}"));
+        self.add(node, None, limits)
+    }
+
+    /// Adds a node that others can find without having heard of its identity: its endpoint is [`MemoryHub::named`].
+    /// The name is free again when the node is gone.
+    ///
+    /// # Errors
+    /// [`VanError::Bind`] when that identity or that name is taken.
+    pub fn bind_named(&self, node: NodeId, name: &str, limits: InboxLimits) -> Result<(MemoryVan, Inbox), VanError> {
+        self.add(node, Some(name), limits)
+    }
+
+    /// The endpoint of the node with this name, whether or not there is one now.
+    #[must_use]
+    pub fn named(name: &str) -> Endpoint {
+        Endpoint(format!("{SCHEME}{name}"))
+    }
+
+    fn add(&self, node: NodeId, name: Option<&str>, limits: InboxLimits) -> Result<(MemoryVan, Inbox), VanError> {
+        let endpoint = Self::named(&name.map_or_else(|| node.to_string(), str::to_owned));
         let (sender, inbox) = Inbox::new(limits);
         let mut nodes = self.nodes();
-        if nodes.contains_key(&node) {
+        if nodes.by_id.contains_key(&node) {
             return Err(VanError::Bind { endpoint, reason: "the identity is taken".to_owned() });
         }
-        nodes.insert(node, Node { inbox: sender, peers: Vec::new() });
+        if let Some(name) = name {
+            if nodes.names.contains_key(name) {
+                return Err(VanError::Bind { endpoint, reason: "another node has this name".to_owned() });
+            }
+            nodes.names.insert(name.to_owned(), node);
+        }
+        nodes.by_id.insert(node, Node { inbox: sender, peers: Vec::new() });
         Ok((MemoryVan { node, endpoint, hub: self.clone(), closed: AtomicBool::new(false) }, inbox))
     }
 
-    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeId, Node>> {
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
         // No code panics while holding this lock; a poisoned map is still a whole map.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self, from: NodeId, to: NodeId) -> bool {
+    /// Links a node with the one at an endpoint, and returns who that is when there is one.
+    fn link(&self, from: NodeId, to: &str) -> Option<NodeId> {
         let mut nodes = self.nodes();
-        if !nodes.contains_key(&to) {
-            return false;
-        }
+        let by_id = || u64::from_str_radix(to, 16).ok().map(NodeId);
+        let to = nodes.names.get(to).copied().or_else(by_id).filter(|to| nodes.by_id.contains_key(to))?;
         for (node, peer) in [(from, to), (to, from)] {
-            if let Some(node) = nodes.get_mut(&node)
+            if let Some(node) = nodes.by_id.get_mut(&node)
                 && !node.peers.contains(&peer)
             {
                 node.peers.push(peer);
             }
         }
-        true
+        Some(to)
     }
 
     /// Takes the node out and returns the inboxes of those that must hear of it.
     fn unlink(&self, node: NodeId) -> Vec<InboxSender> {
         let mut nodes = self.nodes();
-        let Some(gone) = nodes.remove(&node) else { return Vec::new() };
+        let Some(gone) = nodes.by_id.remove(&node) else { return Vec::new() };
+        nodes.names.retain(|_, named| *named != node);
         let peers = gone.peers.into_iter().filter(|&peer| peer != node);
         peers
             .filter_map(|peer| {
-                let peer = nodes.get_mut(&peer)?;
+                let peer = nodes.by_id.get_mut(&peer)?;
                 peer.peers.retain(|&other| other != node);
                 Some(peer.inbox.clone())
             })
@@ -96,17 +129,17 @@ impl MemoryVan {
             return Err(VanError::Closed);
         }
         let nodes = self.hub.nodes();
-        let linked = to == self.node || nodes.get(&self.node).is_some_and(|me| me.peers.contains(&to));
-        match nodes.get(&to) {
+        let linked = to == self.node || nodes.by_id.get(&self.node).is_some_and(|me| me.peers.contains(&to));
+        match nodes.by_id.get(&to) {
             Some(peer) if linked => Ok(peer.inbox.clone()),
             _ => Err(VanError::UnknownPeer(to)),
         }
     }
 
-    fn parse(endpoint: &Endpoint) -> Result<NodeId, VanError> {
-        let id = endpoint.0.strip_prefix(SCHEME).and_then(|id| u64::from_str_radix(id, 16).ok());
-        id.map(NodeId)
-            .ok_or_else(|| VanError::UnsupportedEndpoint { endpoint: endpoint.clone(), expected: "mem://NODE" })
+    fn parse(endpoint: &Endpoint) -> Result<&str, VanError> {
+        let expected = "mem://NODE or mem://NAME";
+        let node = endpoint.0.strip_prefix(SCHEME).filter(|node| !node.is_empty());
+        node.ok_or_else(|| VanError::UnsupportedEndpoint { endpoint: endpoint.clone(), expected })
     }
 }
 
@@ -135,11 +168,9 @@ impl Van for MemoryVan {
         if self.closed.load(Ordering::Acquire) {
             return Err(VanError::Closed);
         }
-        if self.hub.link(self.node, to) {
-            Ok(to)
-        } else {
-            Err(VanError::Unreachable { endpoint: endpoint.clone(), reason: "no such node in this hub".to_owned() })
-        }
+        let reason = "no such node in this process".to_owned();
+        let missing = || VanError::Unreachable { endpoint: endpoint.clone(), reason };
+        self.hub.link(self.node, to).ok_or_else(missing)
     }
 
     async fn send(&self, to: NodeId, message: Message) -> Result<(), VanError> {
@@ -178,6 +209,34 @@ impl Drop for MemoryVan {
         // Not closed: like a process that died. The peers hear of it as far as their inboxes have room.
         for inbox in self.hub.unlink(self.node) {
             inbox.report_lost(self.node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_belongs_to_one_node_and_is_free_after_it() {
+        let hub = MemoryHub::new();
+        let limits = InboxLimits::default;
+        let (other, _other_inbox) = hub.bind(NodeId(7), limits()).unwrap();
+        let job = MemoryHub::named("job");
+        assert!(matches!(other.connect(&job).await, Err(VanError::Unreachable { .. })));
+        for id in [1, 2] {
+            let (van, _inbox) = hub.bind_named(NodeId(id), "job", limits()).unwrap();
+            assert_eq!(van.endpoint(), &job);
+            assert_eq!(other.connect(&job).await.unwrap(), NodeId(id));
+            let second = hub.bind_named(NodeId(3), "job", limits()).map(drop);
+            assert!(matches!(second, Err(VanError::Bind { .. })), "{second:?}");
+            // Neither the name nor the identity of the one that was refused is taken.
+            hub.bind(NodeId(3), limits()).unwrap();
+            match id {
+                1 => drop(van),
+                _ => van.close().await.unwrap(),
+            }
+            assert!(matches!(other.connect(&job).await, Err(VanError::Unreachable { .. })));
         }
     }
 }

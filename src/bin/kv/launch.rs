@@ -26,6 +26,10 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use kv::Error;
+use kv::config::{Settings, process_env};
+use kv::transport::{self, Addressing};
+
 pub(crate) use leash::die_with_launcher;
 pub(crate) use plan::{LaunchPlan, Program, Stdout};
 
@@ -88,10 +92,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     let dry_run = args.dry_run;
     let plan = match args.into_plan() {
         Ok(plan) => plan,
-        Err(error) => {
-            eprintln!("error: cannot tell which program this is: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return crate::fail(&error),
     };
     if dry_run {
         // A reader that has seen enough is no failure.
@@ -102,15 +103,15 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 impl Args {
-    fn into_plan(self) -> std::io::Result<LaunchPlan> {
+    fn into_plan(self) -> Result<LaunchPlan, Error> {
         let kv = match self.kv {
             Some(program) => program,
-            None => std::env::current_exe()?.into(),
+            None => this_program()?,
         };
         let mut command = self.command.into_iter();
         let worker = Program { program: command.next().unwrap_or_default(), args: command.collect() };
         let mut plan = LaunchPlan::new(self.workers, self.servers, &kv, worker);
-        plan.transport = self.transport;
+        plan.transport = transport_of_processes(self.transport)?;
         plan.env = self.env;
         plan.env_worker = self.env_worker;
         plan.env_server = self.env_server;
@@ -122,6 +123,35 @@ impl Args {
         plan.color_stderr = color && std::io::stderr().is_terminal();
         Ok(plan)
     }
+}
+
+/// This program, to be started again.
+pub(crate) fn this_program() -> Result<OsString, Error> {
+    let exe = std::env::current_exe();
+    exe.map(Into::into).map_err(|error| Error::Config(format!("cannot tell which program this is: {error}")))
+}
+
+/// The transport of a job that is launched here: that of the flag, or the one the processes will find in their
+/// environment. None when they use the default, or a name that they will complain about.
+///
+/// # Errors
+/// It is none for processes that are started one by one.
+pub(crate) fn transport_of_processes(flag: Option<&'static str>) -> Result<Option<&'static str>, Error> {
+    let inherited = || Settings::load(Settings::default(), None, &process_env).transport;
+    let transport = match flag {
+        Some(name) => Some(name),
+        None => inherited().and_then(|name| transport::find(&name).ok()),
+    };
+    let instead = match transport.map(transport::addressing) {
+        Some(Addressing::Rank) => "mpirun starts the processes of an MPI job, see docs/launching.md",
+        Some(Addressing::Job) => "its nodes are threads of one process; kv train --transport memory runs such a job",
+        _ => return Ok(transport),
+    };
+    let found = transport.unwrap_or_default();
+    Err(Error::Config(format!(
+        "transport (--transport, KV_TRANSPORT): expected one between processes that launch starts, found {found:?} \
+         ({instead})"
+    )))
 }
 
 /// Whether the environment lets a terminal be written to in colour.

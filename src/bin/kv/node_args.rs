@@ -12,8 +12,9 @@ use tracing_subscriber::EnvFilter;
 /// Flags of every node.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct NodeArgs {
-    /// The scheduler's address, host:port [env: KV_SCHEDULER; DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// The scheduler's address: host:port, or ipc:///path with the transport zmq-ipc; none with mpi and memory [env:
+    /// KV_SCHEDULER; DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT]
+    #[arg(long, value_name = "ADDRESS")]
     pub(crate) scheduler: Option<String>,
     /// Settings file (TOML) [env: KV_CONFIG]
     #[arg(long, value_name = "FILE")]
@@ -39,6 +40,10 @@ pub(crate) struct NodeArgs {
     /// Transport [env: KV_TRANSPORT]
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
+    /// Listen with ZeroMQ on addresses that other hosts can reach, although a hostile peer can abort the process [env:
+    /// KV_TRUST_NETWORK]
+    #[arg(long)]
+    trust_network: bool,
     /// Deadline of every wait, such as 60s [env: KV_TIMEOUT]
     #[arg(long, value_parser = duration)]
     timeout: Option<Duration>,
@@ -89,6 +94,8 @@ impl NodeArgs {
     /// The configuration of a node in this role, and logging as it asks.
     pub(crate) fn resolve(self, job: JobArgs, role: Role) -> Result<NodeConfig, Error> {
         let mut flags = Settings {
+            // The subcommand is the role, whatever the rank.
+            by_rank: Some(false),
             num_workers: job.num_workers,
             num_servers: job.num_servers,
             heartbeat_interval: job.heartbeat_interval,
@@ -102,6 +109,7 @@ impl NodeArgs {
             port: self.port,
             rank: self.rank,
             transport: self.transport,
+            trust_network: self.trust_network.then_some(true),
             timeout: self.timeout,
             startup_timeout: self.startup_timeout,
             log: self.log,
@@ -110,7 +118,8 @@ impl NodeArgs {
         if let Some(text) = &self.scheduler
             && !flags.set_scheduler(text)
         {
-            return Err(Error::Config(format!("--scheduler: expected host:port, found '{}'", text.escape_debug())));
+            let found = text.escape_debug();
+            return Err(Error::Config(format!("--scheduler: expected host:port or ipc:///path, found '{found}'")));
         }
         let config = Settings::load(flags, self.config.as_deref(), &process_env).resolve(role)?;
         start_logging(&config.log)?;

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::time::Duration;
 
+use kv::transport::{Addressing, addressing};
 use kv_core::cluster::{NodeId, Role};
 
 use super::leash::LAUNCHER_PID;
@@ -33,7 +34,7 @@ pub(crate) enum Stdout {
 pub(crate) struct LaunchPlan {
     pub(crate) workers: u16,
     pub(crate) servers: u16,
-    /// Its first line on the standard output is `listening on tcp://host:port`.
+    /// Its first line on the standard output is `listening on tcp://host:port`, or an address of another scheme.
     pub(crate) scheduler: Program,
     pub(crate) server: Program,
     pub(crate) worker: Program,
@@ -70,6 +71,27 @@ impl fmt::Display for Node {
     }
 }
 
+/// Where the scheduler listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    HostPort(String, String),
+    /// An address of another scheme, such as `ipc:///path`.
+    Other(String),
+}
+
+impl Address {
+    /// Finds the address in what a scheduler says first.
+    pub(super) fn in_line(line: &str) -> Option<Self> {
+        let address = line.strip_prefix("listening on ")?;
+        if let Some((Some(host), Some(port))) = kv::config::host_port(address) {
+            return Some(Self::HostPort(host, port.to_string()));
+        }
+        let (scheme, rest) = address.split_once("://")?;
+        let is_scheme = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase()) && scheme != "tcp";
+        (is_scheme && !rest.is_empty()).then(|| Self::Other(address.to_owned()))
+    }
+}
+
 /// Variables that decide a node's place in the job or its address. Launch sets some of them; the others would
 /// overrule those if a process inherited them.
 const PLACE: &[&str] = &[
@@ -85,6 +107,7 @@ const PLACE: &[&str] = &[
     "DMLC_USE_KUBERNETES",
     "PORT",
     "KV_ROLE",
+    "KV_BY_RANK",
     "KV_SCHEDULER",
     "KV_NUM_WORKERS",
     "KV_NUM_SERVERS",
@@ -148,8 +171,12 @@ impl LaunchPlan {
         }
     }
 
-    /// The variables of a node whose scheduler listens on `host` and `port`.
-    pub(super) fn environment(&self, node: Node, host: &str, port: &str) -> Vec<Variable> {
+    fn addressing(&self) -> Addressing {
+        addressing(self.transport.unwrap_or_default())
+    }
+
+    /// The variables of a node whose scheduler listens there; of the scheduler itself when it has not said where.
+    pub(super) fn environment(&self, node: Node, scheduler: Option<&Address>) -> Vec<Variable> {
         let for_role: &[Variable] = match node.role {
             Role::Server => &self.env_server,
             Role::Worker => &self.env_worker,
@@ -158,15 +185,24 @@ impl LaunchPlan {
         let mut variables: Vec<Variable> = self.env.iter().chain(for_role).cloned().collect();
         let mut set = |name: &str, value: String| variables.push((name.into(), value.into()));
         set("DMLC_ROLE", node.role.to_string());
-        set("DMLC_PS_ROOT_URI", host.to_owned());
-        // The scheduler takes a free port, and says which.
+        match scheduler {
+            Some(Address::HostPort(host, port)) => {
+                set("DMLC_PS_ROOT_URI", host.clone());
+                set("DMLC_PS_ROOT_PORT", port.clone());
+            }
+            Some(Address::Other(address)) => set("KV_SCHEDULER", address.clone()),
+            // It takes a free port, and says which.
+            None if self.addressing() == Addressing::HostPort => set("DMLC_PS_ROOT_URI", THIS_MACHINE.to_owned()),
+            None => {}
+        }
         if node.role != Role::Scheduler {
-            set("DMLC_PS_ROOT_PORT", port.to_owned());
             set("DMLC_RANK", node.rank.to_string());
         }
         set("DMLC_NUM_WORKER", self.workers.to_string());
         set("DMLC_NUM_SERVER", self.servers.to_string());
-        set("DMLC_NODE_HOST", THIS_MACHINE.to_owned());
+        if self.addressing() == Addressing::HostPort {
+            set("DMLC_NODE_HOST", THIS_MACHINE.to_owned());
+        }
         set("KV_JOB", self.job.clone());
         if let Some(transport) = self.transport {
             set("KV_TRANSPORT", transport.to_owned());
@@ -176,29 +212,33 @@ impl LaunchPlan {
     }
 
     /// The command that starts a node.
-    pub(super) fn command(&self, node: Node, host: &str, port: &str) -> tokio::process::Command {
+    pub(super) fn command(&self, node: Node, scheduler: Option<&Address>) -> tokio::process::Command {
         let Program { program, args } = self.program(node);
         let mut command = tokio::process::Command::new(program);
         command.args(args);
         for name in PLACE {
             command.env_remove(name);
         }
-        command.envs(self.environment(node, host, port));
+        command.envs(self.environment(node, scheduler));
         command
     }
 
     pub(super) fn scheduler_command(&self) -> tokio::process::Command {
-        self.command(Self::scheduler_node(), THIS_MACHINE, "")
+        self.command(Self::scheduler_node(), None)
     }
 
     /// The commands with their environment, as lines that a shell would run.
     pub(super) fn dry_run(&self) -> String {
         let mut text = String::new();
+        let scheduler = match self.addressing() {
+            Addressing::HostPort => Address::HostPort(THIS_MACHINE.to_owned(), "PORT".to_owned()),
+            _ => Address::Other("ADDRESS".to_owned()),
+        };
         for node in std::iter::once(Self::scheduler_node()).chain(self.nodes()) {
             let Program { program, args } = self.program(node);
+            let scheduler = (node.role != Role::Scheduler).then_some(&scheduler);
             // The launcher's own id means nothing to processes that somebody else starts.
-            let variables =
-                self.environment(node, THIS_MACHINE, "PORT").into_iter().filter(|(name, _)| name != LAUNCHER_PID);
+            let variables = self.environment(node, scheduler).into_iter().filter(|(name, _)| name != LAUNCHER_PID);
             let variables = variables.map(|(name, value)| format!("{}={}", name.display(), quoted(&value)));
             let words = std::iter::once(program).chain(args).map(|word| quoted(word));
             let line: Vec<String> = variables.chain(words).collect();
@@ -252,9 +292,55 @@ mod tests {
     fn every_variable_that_launch_sets_cannot_be_inherited() {
         let worker = Program { program: "true".into(), args: Vec::new() };
         let plan = LaunchPlan::new(2, 1, OsStr::new("kv"), worker);
+        let addresses = [None, Some(host_port("h", "1")), Some(Address::Other("ipc:///s".to_owned()))];
         for node in std::iter::once(LaunchPlan::scheduler_node()).chain(plan.nodes()) {
-            for (name, _) in plan.environment(node, THIS_MACHINE, "1") {
-                assert!(PLACE.iter().any(|place| name == *place), "{name:?}");
+            for address in &addresses {
+                for (name, _) in plan.environment(node, address.as_ref()) {
+                    assert!(PLACE.iter().any(|place| name == *place), "{name:?}");
+                }
+            }
+        }
+    }
+
+    fn host_port(host: &str, port: &str) -> Address {
+        Address::HostPort(host.to_owned(), port.to_owned())
+    }
+
+    #[test]
+    fn a_scheduler_may_listen_on_an_address_of_any_scheme() {
+        let other = |address: &str| Some(Address::Other(address.to_owned()));
+        for (line, expected) in [
+            ("listening on tcp://127.0.0.1:4242", Some(host_port("127.0.0.1", "4242"))),
+            ("listening on [::1]:1", Some(host_port("::1", "1"))),
+            ("listening on ipc:///tmp/kv-1/scheduler", other("ipc:///tmp/kv-1/scheduler")),
+            ("listening on mpi://0", other("mpi://0")),
+            ("listening on tcp://127.0.0.1", None),
+            ("listening on ipc://", None),
+            ("listening on ://x", None),
+            ("listening on", None),
+            ("hello", None),
+        ] {
+            assert_eq!(Address::in_line(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_told_the_address_in_the_way_its_transport_takes_it() {
+        let worker = Program { program: "true".into(), args: Vec::new() };
+        let mut plan = LaunchPlan::new(1, 1, OsStr::new("kv"), worker);
+        let value = |plan: &LaunchPlan, node: Node, address: Option<&Address>, name: &str| {
+            plan.environment(node, address).into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
+        };
+        let server = Node { role: Role::Server, rank: 0 };
+        let scheduler = LaunchPlan::scheduler_node();
+        assert_eq!(value(&plan, scheduler, None, "DMLC_PS_ROOT_URI").unwrap(), THIS_MACHINE);
+        assert_eq!(value(&plan, server, Some(&host_port("h", "1")), "DMLC_PS_ROOT_PORT").unwrap(), "1");
+        plan.transport = Some("zmq-ipc");
+        let socket = Address::Other("ipc:///s".to_owned());
+        assert_eq!(value(&plan, server, Some(&socket), "KV_SCHEDULER").unwrap(), "ipc:///s");
+        for (node, address) in [(scheduler, None), (server, Some(&socket))] {
+            for name in ["DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NODE_HOST"] {
+                assert_eq!(value(&plan, node, address, name), None, "{node}");
             }
         }
     }

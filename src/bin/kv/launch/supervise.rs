@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::group::{Attendant, Event, Group, Order};
 use super::interrupts::Interrupts;
 use super::output::{self, Forward, Printer, Stream};
-use super::plan::{LaunchPlan, Node, Stdout};
+use super::plan::{Address, LaunchPlan, Node, Stdout};
 
 /// Events that may wait for the supervisor; whoever has another one waits.
 const EVENTS_MAX: usize = 64;
@@ -106,15 +106,15 @@ impl Job {
         let (sender, receiver) = oneshot::channel();
         let command = self.plan.scheduler_command();
         self.spawn(LaunchPlan::scheduler_node(), command, Some(sender)).await?;
-        let (host, port) = self.scheduler_address(receiver).await?;
+        let address = self.scheduler_address(receiver).await?;
         for node in self.plan.nodes() {
-            let command = self.plan.command(node, &host, &port);
+            let command = self.plan.command(node, Some(&address));
             self.spawn(node, command, None).await?;
         }
         Ok(())
     }
 
-    async fn scheduler_address(&mut self, mut line: oneshot::Receiver<String>) -> Result<(String, String), Stop> {
+    async fn scheduler_address(&mut self, mut line: oneshot::Receiver<String>) -> Result<Address, Stop> {
         const EXPECTED: &str = "as its first line `listening on tcp://host:port`";
         let deadline = Instant::now() + self.plan.startup_timeout;
         let mut closed = false;
@@ -142,9 +142,9 @@ impl Job {
                 }
             }
         };
-        match found.strip_prefix("listening on ").and_then(kv::config::host_port) {
-            Some((Some(host), Some(port))) => Ok((host, port.to_string())),
-            _ => {
+        match Address::in_line(&found) {
+            Some(address) => Ok(address),
+            None => {
                 let shown: String = found.chars().take(80).collect();
                 self.say(&format!("the scheduler was expected to say {EXPECTED}, found {shown:?}")).await;
                 Err(Stop::because_of_launch(1))

@@ -36,7 +36,7 @@ impl Job {
 pub(super) fn run(job: &Job, store: &KvStore) -> Result<(), Error> {
     let Job { args, data, model } = job;
     let (workers, own) = match args.local {
-        true => (usize::from(args.workers), 0..usize::from(args.workers)),
+        true => (usize::from(args.workers()), 0..usize::from(args.workers())),
         false => (store.num_workers(), store.rank()..store.rank() + 1),
     };
     let names: Vec<&str> = model.names().collect();
