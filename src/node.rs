@@ -82,7 +82,9 @@ pub async fn run_scheduler(config: &NodeConfig, listening: impl FnOnce(&Endpoint
         linger: if van.capability().reliable { Duration::ZERO } else { LINGER },
     };
     listening(van.endpoint());
-    driver::run_scheduler(scheduler, van, inbox).await
+    driver::run_scheduler(scheduler, van, inbox).await?;
+    transport::end().await;
+    Ok(())
 }
 
 /// The configuration of a scheduler, whose socket lies in a folder made for it when it was told no path.
@@ -112,7 +114,9 @@ pub async fn run_server(
 ) -> Result<(), Error> {
     let (member, van, inbox) = join(config, Role::Server).await?;
     let server = ServerConfig { updaters: Arc::new(updaters), keep_replies: !van.capability().reliable };
-    driver::run_server(member, server, van, inbox, joined).await
+    driver::run_server(member, server, van, inbox, joined).await?;
+    transport::end().await;
+    Ok(())
 }
 
 /// Asks the scheduler of a running job who is there.

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::config::NodeConfig;
 use crate::io_loop::IoLoop;
 use crate::node;
+use crate::transport;
 
 /// The worker's I/O and the handle to it.
 pub(crate) struct Session {
@@ -52,6 +53,7 @@ impl Session {
             drop(started.send(joined));
             if has_joined {
                 keeper.keep();
+                keeper.block_on(transport::end());
             }
             keeper.close();
         });

@@ -72,12 +72,39 @@ pub(crate) async fn bind(config: &NodeConfig, node: NodeId, advertise: Option<St
             let (van, inbox) = kv_transport_tcp::TcpVan::bind(tcp).await?;
             Ok(Bound { van: Arc::new(van), inbox, sizes: None })
         }
+        #[cfg(feature = "mpi")]
+        "mpi" => bind_mpi(config).await,
         "memory" => bind_memory(config, node),
         other => {
             drop(advertise);
             Err(Error::Config(find(other).err().unwrap_or_else(|| format!("transport {other} has no van"))))
         }
     }
+}
+
+#[cfg(feature = "mpi")]
+async fn bind_mpi(config: &NodeConfig) -> Result<Bound, Error> {
+    let mut mpi = kv_transport_mpi::MpiConfig::new(config.job.clone(), config.role);
+    mpi.start_deadline = config.startup_timeout;
+    let (van, inbox) = kv_transport_mpi::MpiVan::bind(mpi).await?;
+    let roles = van.roles();
+    if let Some(rank) = (0..roles.len()).find(|&rank| (roles[rank] == Role::Scheduler) != (rank == 0)) {
+        let found = format!("rank {rank} is a {}", roles[rank]);
+        let expected = "expected one scheduler, as rank 0, and servers and workers behind it";
+        return Err(Error::Config(format!("the ranks of the MPI job: {expected}; found: {found}")));
+    }
+    // The world is far smaller than what a u16 can count: the scheduler checks it.
+    let count = |role| u16::try_from(roles.iter().filter(|other| **other == role).count()).unwrap_or(u16::MAX);
+    let sizes = Sizes { workers: count(Role::Worker), servers: count(Role::Server) };
+    Ok(Bound { van: Arc::new(van), inbox, sizes: Some(sizes) })
+}
+
+/// What is left to do after the van of a node was closed in good order: under MPI, to end it, which waits for all other
+/// nodes. To be awaited on the thread that called [`bind`].
+#[allow(clippy::unused_async, reason = "a build without MPI awaits nothing")]
+pub(crate) async fn end() {
+    #[cfg(feature = "mpi")]
+    kv_transport_mpi::end().await;
 }
 
 fn bind_memory(config: &NodeConfig, node: NodeId) -> Result<Bound, Error> {
@@ -102,6 +129,8 @@ pub fn names() -> &'static [&'static str] {
     &[
         #[cfg(feature = "tcp")]
         "tcp",
+        #[cfg(feature = "mpi")]
+        "mpi",
         "memory",
     ]
 }

@@ -1,6 +1,32 @@
-//! The end of MPI and the end of the process, in this order.
+//! The end of MPI, and then the end of the process.
 
 use std::sync::{Condvar, Mutex, PoisonError};
+
+use tokio::task::JoinHandle;
+
+use crate::world::World;
+
+/// The task that does the work of this process's van.
+static TASK: Mutex<Option<JoinHandle<Option<World>>>> = Mutex::new(None);
+
+pub(crate) fn begin(task: JoinHandle<Option<World>>) {
+    *TASK.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+}
+
+/// Ends MPI after the van of [`MpiVan::bind`](crate::MpiVan::bind) was closed, on the thread that polls this last:
+/// the standard wants the one that started it. Waits until all other ranks are as far. Does nothing when there is no
+/// van, or when it was dropped without being closed.
+///
+/// # Cancel safety
+/// A dropped future leaves MPI started.
+pub async fn end() {
+    let task = TASK.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(task) = task
+        && let Ok(Some(mut world)) = task.await
+    {
+        world.finish();
+    }
+}
 
 /// Threads that are leaving the MPI world.
 static LEAVING: Mutex<usize> = Mutex::new(0);

@@ -1,4 +1,4 @@
-//! The loop of the thread that owns MPI.
+//! The loop that owns MPI.
 //!
 //! ```text
 //!   a turn:  queues of the van ──► sends under way
@@ -8,9 +8,6 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::future::{Future, pending};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,7 +16,6 @@ use kv_core::van::{BufferPool, InboxSender, Outgoing, Reserved, VanError, VanEve
 use kv_core::wire::{Header, Message, PARTS};
 use tokio::sync::mpsc;
 
-use crate::ending::Leaving;
 use crate::error::MpiError;
 use crate::frame;
 use crate::idle::{Idle, Pause};
@@ -33,11 +29,12 @@ const UNDER_WAY_MAX: usize = 64;
 /// Frames taken in one turn, so that none of the other steps waits for long.
 const FRAMES_PER_TURN: usize = 64;
 
-/// The thread's side of an MPI van: it has to be driven for the van to do anything. Bound to the thread that made it.
-pub struct Engine {
+/// The side of an MPI van that owns MPI: a task that has to run for the van to do anything.
+pub(crate) struct Engine {
     // Before the world: its requests belong to the world's communicator.
     requests: Requests,
-    world: World,
+    /// `None` once it was left.
+    world: Option<World>,
     shared: Arc<Shared>,
     /// `None` when nobody reads it any more; what arrives is then thrown away.
     inbox: Option<InboxSender>,
@@ -49,14 +46,12 @@ pub struct Engine {
     /// Whole messages wait for room in the inbox's queue.
     blocked: bool,
     under_way: usize,
-    /// From the end of closing on, the process waits for this engine to be dropped.
-    leaving: Option<Leaving>,
     pool: BufferPool,
     idle: Idle,
     part_bytes_max: u64,
 }
 
-/// One rank, as seen by the thread that owns MPI.
+/// One rank, as seen by the engine.
 pub(crate) struct Peer {
     queued: mpsc::Receiver<Outgoing>,
     under_way: usize,
@@ -74,7 +69,7 @@ struct Incoming {
 
 enum Part {
     Here(Bytes),
-    Landing(Rc<Landing>),
+    Landing(Arc<Landing>),
 }
 
 /// Why the engine stopped.
@@ -105,7 +100,7 @@ impl Engine {
         let part_bytes_max = shared.part_bytes_max;
         Self {
             requests,
-            world,
+            world: Some(world),
             shared,
             inbox: Some(inbox),
             peers,
@@ -113,37 +108,47 @@ impl Engine {
             stalled: None,
             blocked: false,
             under_way: 0,
-            leaving: None,
             pool,
             idle,
             part_bytes_max,
         }
     }
 
-    /// Drives the van while `work` runs, on this thread; both make progress in turn.
-    ///
-    /// # Cancel safety
-    /// As that of `work`; the engine can be driven again.
-    pub async fn beside<F: Future>(&mut self, work: F) -> F::Output {
-        tokio::select! {
+    /// Does all the work of the van until it is closed and every other rank is as far: then MPI can be ended, which is
+    /// left to the caller. `None` when it failed or was dropped without being closed.
+    pub(crate) async fn run(mut self) -> Option<World> {
+        let mut closed = self.shared.closed.subscribe();
+        // The sender lives in `shared`.
+        let closed =
+            async move { closed.wait_for(Option::is_some).await.is_ok_and(|closed| matches!(*closed, Some(Ok(())))) };
+        let closed = tokio::select! {
             biased;
-            never = self.run() => match never {},
-            output = work => output,
+            () = self.work() => false,
+            closed = closed => closed,
+        };
+        if !closed {
+            return None;
+        }
+        if let Err(failure) = self.leave().await {
+            self.failed(&failure);
+            return None;
+        }
+        self.world.take()
+    }
+
+    /// Turn after turn, until one fails.
+    async fn work(&mut self) {
+        loop {
+            match self.turn() {
+                Ok(worked) => self.pause(worked).await,
+                Err(failure) => return self.failed(&failure),
+            }
         }
     }
 
-    /// Leaves the world: waits until every rank has come here, and ends MPI. A rank that does not come keeps the
-    /// others waiting, as everywhere in MPI, until the launcher ends the job; one that fails must not come here.
-    ///
-    /// # Errors
-    /// What MPI says.
-    pub async fn finish(mut self) -> Result<(), VanError> {
-        if let Some(reason) = self.shared.failure() {
-            return Err(VanError::LinkLost { node: node_of(self.shared.rank), reason: reason.clone() });
-        }
-        self.leaving.get_or_insert_with(Leaving::begin);
-        self.inbox = None;
-        *self.shared.inbox() = None;
+    /// Waits until every rank has come here. A rank that does not come keeps the others waiting, as everywhere in MPI,
+    /// until the launcher ends the job; one that fails must not come here.
+    async fn leave(&mut self) -> Result<(), Failure> {
         let (own, size) = (self.shared.rank, self.peers.len());
         // Rank 0 hears of everybody, and then tells everybody: nobody enters the end of MPI, which waits with a busy
         // core, before all can.
@@ -153,26 +158,11 @@ impl Engine {
                 self.requests.finish_word(rank, send)?;
             }
             while !self.requests.is_empty() {
-                match self.turn() {
-                    Ok(worked) => self.pause(worked).await,
-                    Err(failure) => return Err(self.failed(&failure)),
-                }
+                let worked = self.turn()?;
+                self.pause(worked).await;
             }
         }
-        self.world.finish();
         Ok(())
-    }
-
-    async fn run(&mut self) -> Infallible {
-        loop {
-            match self.turn() {
-                Ok(worked) => self.pause(worked).await,
-                Err(failure) => {
-                    self.failed(&failure);
-                    return pending().await;
-                }
-            }
-        }
     }
 
     async fn pause(&mut self, worked: bool) {
@@ -380,14 +370,14 @@ impl Engine {
             // What arrives from now on is thrown away: this node does not speak any more, and its reader learns it.
             self.inbox = None;
             // Before anybody can know, and end the process.
-            self.leaving.get_or_insert_with(Leaving::begin);
+            self.world.as_mut().map(World::begin_to_leave);
             self.shared.closed.send_replace(Some(Ok(())));
         }
         Ok(())
     }
 
     /// Says that it is over: to whoever sends, to whoever reads, and to whoever closes.
-    fn failed(&mut self, failure: &Failure) -> VanError {
+    fn failed(&mut self, failure: &Failure) {
         tracing::error!(%failure, "the MPI transport stopped");
         let reason = failure.to_string();
         self.shared.fail(reason.clone());
@@ -401,10 +391,9 @@ impl Engine {
         let lost = VanError::LinkLost { node: node_of(self.shared.rank), reason };
         self.shared.closed.send_if_modified(|closed| {
             let open = closed.is_none();
-            closed.get_or_insert(Err(lost.clone()));
+            closed.get_or_insert(Err(lost));
             open
         });
-        lost
     }
 }
 
@@ -419,11 +408,13 @@ impl Incoming {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking()
+            && let Some(world) = &self.world
+        {
             // The other ranks would wait for this one until somebody ends the job.
-            self.world.abort();
+            world.abort();
         }
-        let reason = "the thread that owns MPI has stopped driving the van".to_owned();
+        let reason = "nobody drives the van any more".to_owned();
         self.shared.fail(reason.clone());
         let lost = VanError::LinkLost { node: node_of(self.shared.rank), reason };
         self.shared.closed.send_if_modified(|closed| closed.replace(closed.clone().unwrap_or(Err(lost))).is_none());

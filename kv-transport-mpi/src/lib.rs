@@ -11,10 +11,9 @@ mod shared;
 mod van;
 mod world;
 
-pub use ending::wait_for_the_end;
+pub use ending::{end, wait_for_the_end};
 
 pub use config::MpiConfig;
-pub use engine::Engine;
 pub use error::MpiError;
 pub use idle::IdlePolicy;
 pub use van::MpiVan;

@@ -3,10 +3,10 @@
 //! MPI works on the memory of a request until the request completes. Here every request holds on to its memory, and
 //! the memory of requests that never complete is never freed: that is what makes the calls below sound.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kv_core::Buffer;
 use kv_core::van::Outgoing;
@@ -32,25 +32,27 @@ pub(crate) struct Sending {
 
 /// A part on its way in.
 pub(crate) struct Landing {
-    buffer: Cell<Buffer>,
+    // Only ever touched by the thread that drives the requests: the lock and the counter cost nothing, and let the
+    // requests move to another thread.
+    buffer: Mutex<Buffer>,
     /// Requests that still write into the buffer.
-    pieces: Cell<usize>,
+    pieces: AtomicUsize,
 }
 
 impl Landing {
     /// Takes the part, once it is complete.
     pub(crate) fn take(&self) -> Option<Buffer> {
-        (self.pieces.get() == 0).then(|| self.buffer.take())
+        self.is_complete().then(|| std::mem::take(&mut *self.buffer.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.pieces.get() == 0
+        self.pieces.load(Ordering::Acquire) == 0
     }
 }
 
 enum Slot {
-    Sending(#[allow(dead_code, reason = "it keeps the memory that MPI reads")] Rc<Sending>),
-    Landing(Rc<Landing>),
+    Sending(#[allow(dead_code, reason = "it keeps the memory that MPI reads")] Arc<Sending>),
+    Landing(Arc<Landing>),
     Nothing,
 }
 
@@ -64,8 +66,11 @@ pub(crate) struct Requests {
     frame: Box<[u8; FRAME_BYTES_MAX]>,
 }
 
+// SAFETY: the handles of MPI may be used by any thread, one at a time: MPI was started for that, see `World::start`.
+unsafe impl Send for Requests {}
+
 impl Requests {
-    /// `comm` must be a valid communicator, used by this thread only, as long as requests are made.
+    /// `comm` must be a valid communicator, used by one thread at a time, as long as requests are made.
     pub(crate) fn new(comm: ffi::MPI_Comm, piece_bytes_max: usize) -> Self {
         let piece_bytes_max = piece_bytes_max.clamp(1, c_int::MAX as usize);
         let frame = Box::new([0; FRAME_BYTES_MAX]);
@@ -78,8 +83,8 @@ impl Requests {
 
     /// Starts to send a message. Its frame is sent synchronously: it counts as under way until the receiver has taken
     /// it, and that is the flow control that MPI itself lacks.
-    pub(crate) fn send(&mut self, to: usize, outgoing: Outgoing) -> Result<Rc<Sending>, MpiError> {
-        let sending = Rc::new(Sending { frame: frame::encode(&outgoing.message), outgoing, to });
+    pub(crate) fn send(&mut self, to: usize, outgoing: Outgoing) -> Result<(), MpiError> {
+        let sending = Arc::new(Sending { frame: frame::encode(&outgoing.message), outgoing, to });
         self.start_send(&sending, &sending.frame, Tag::Frame)?;
         let message = &sending.outgoing.message;
         for (part, place) in message.parts().iter().zip(frame::places(message.header().part_len)) {
@@ -89,10 +94,10 @@ impl Requests {
                 }
             }
         }
-        Ok(sending)
+        Ok(())
     }
 
-    fn start_send(&mut self, sending: &Rc<Sending>, piece: &[u8], tag: Tag) -> Result<(), MpiError> {
+    fn start_send(&mut self, sending: &Arc<Sending>, piece: &[u8], tag: Tag) -> Result<(), MpiError> {
         let (call, function): (_, unsafe extern "C" fn(_, _, _, _, _, _, _) -> _) = match tag {
             Tag::Frame => ("MPI_Issend", ffi::MPI_Issend),
             Tag::Part | Tag::Finish => ("MPI_Isend", ffi::MPI_Isend),
@@ -109,16 +114,16 @@ impl Requests {
             request.assume_init()
         };
         self.raw.push(request);
-        self.slots.push(Slot::Sending(Rc::clone(sending)));
+        self.slots.push(Slot::Sending(Arc::clone(sending)));
         Ok(())
     }
 
     /// Starts to receive a part from a rank into `buffer`, after those that were started before.
-    pub(crate) fn receive(&mut self, from: usize, mut buffer: Buffer) -> Result<Rc<Landing>, MpiError> {
+    pub(crate) fn receive(&mut self, from: usize, mut buffer: Buffer) -> Result<Arc<Landing>, MpiError> {
         let bytes: &mut [u8] = buffer.bytes_mut();
         let pieces: Vec<(*mut u8, usize)> =
             bytes.chunks_mut(self.piece_bytes_max).map(|piece| (piece.as_mut_ptr(), piece.len())).collect();
-        let landing = Rc::new(Landing { buffer: Cell::new(buffer), pieces: Cell::new(pieces.len()) });
+        let landing = Arc::new(Landing { buffer: Mutex::new(buffer), pieces: AtomicUsize::new(pieces.len()) });
         for (at, len) in pieces {
             let (from, tag) = (from as c_int, Tag::Part as c_int);
             let mut request = MaybeUninit::uninit();
@@ -132,7 +137,7 @@ impl Requests {
                 *request
             };
             self.raw.push(request);
-            self.slots.push(Slot::Landing(Rc::clone(&landing)));
+            self.slots.push(Slot::Landing(Arc::clone(&landing)));
         }
         Ok(landing)
     }
@@ -208,8 +213,8 @@ impl Requests {
         for &index in &self.indices[..count] {
             self.raw.swap_remove(index as usize);
             match self.slots.swap_remove(index as usize) {
-                Slot::Sending(sending) if Rc::strong_count(&sending) == 1 => sent(&sending),
-                Slot::Landing(landing) => landing.pieces.set(landing.pieces.get() - 1),
+                Slot::Sending(sending) if Arc::strong_count(&sending) == 1 => sent(&sending),
+                Slot::Landing(landing) => drop(landing.pieces.fetch_sub(1, Ordering::Release)),
                 Slot::Sending(_) | Slot::Nothing => {}
             }
         }

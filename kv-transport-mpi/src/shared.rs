@@ -100,10 +100,6 @@ impl Shared {
         *self.inbox() = None;
     }
 
-    pub(crate) fn failure(&self) -> Option<&String> {
-        self.failed.get()
-    }
-
     /// What a queue that takes nothing any more means for this peer.
     pub(crate) fn gone(&self, rank: usize) -> VanError {
         match self.failed.get() {

@@ -13,6 +13,7 @@ use kv_core::wire::Message;
 use tokio::sync::oneshot;
 
 use crate::config::MpiConfig;
+use crate::ending;
 use crate::engine::{Engine, Peer};
 use crate::idle::{Idle, IdlePolicy};
 use crate::requests::Requests;
@@ -32,25 +33,36 @@ enum Route {
 }
 
 impl MpiVan {
-    /// Starts MPI on a thread of its own and returns the van with its inbox, once all ranks have started. The thread
-    /// ends MPI after the van was closed and every other rank has come as far.
+    /// Starts MPI and returns the van with its inbox, once all ranks have started. A task of the current runtime does
+    /// the van's work, so nothing is handed over between threads when that is a runtime of one thread.
+    ///
+    /// When the van was closed, [`end`](crate::end) ends MPI; a rank whose van was dropped without being closed has failed, and
+    /// has to exit for the launcher to end the job.
     ///
     /// # Errors
     /// [`VanError::Bind`]: there is no world of several ranks, MPI was started before, ranks are missing at the
     /// deadline, or belong to another job.
-    pub async fn start(config: MpiConfig) -> Result<(Self, Inbox), VanError> {
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves MPI started and not ended: this rank has failed.
+    pub async fn bind(config: MpiConfig) -> Result<(Self, Inbox), VanError> {
+        let (van, inbox, engine) = Self::prepare(config).await?;
+        ending::begin(tokio::spawn(engine.run()));
+        Ok((van, inbox))
+    }
+
+    /// As [`MpiVan::bind`], with a thread of its own that does the van's work and ends MPI.
+    ///
+    /// # Errors
+    /// As [`MpiVan::bind`].
+    pub async fn bind_apart(config: MpiConfig) -> Result<(Self, Inbox), VanError> {
         let (started, start) = oneshot::channel();
         let spawned = std::thread::Builder::new().name("kv-mpi".to_owned()).spawn(move || own_thread(config, started));
         spawned.map_err(|error| failed(&error))?;
         start.await.unwrap_or_else(|_| Err(failed(&"its thread ended")))
     }
 
-    /// Starts MPI on this thread, within its runtime, and returns the van with its inbox, and the engine that has to
-    /// be driven on this thread for the van to do anything. It saves the hand-over between threads.
-    ///
-    /// # Errors
-    /// As [`MpiVan::start`].
-    pub async fn start_here(config: MpiConfig) -> Result<(Self, Inbox, Engine), VanError> {
+    async fn prepare(config: MpiConfig) -> Result<(Self, Inbox, Engine), VanError> {
         let mut world = World::start().map_err(|error| failed(&error))?;
         let own = Introduction { role: config.role, job: config.job.clone(), host: host_name() };
         let ranks = world.meet(&own, config.start_deadline).await.map_err(|error| failed(&error))?;
@@ -128,21 +140,15 @@ fn own_thread(config: MpiConfig, started: oneshot::Sender<Result<(MpiVan, Inbox)
         Err(error) => return drop(started.send(Err(failed(&error)))),
     };
     runtime.block_on(async move {
-        let (van, inbox, mut engine) = match MpiVan::start_here(config).await {
-            Ok(all) => all,
-            Err(error) => return drop(started.send(Err(error))),
-        };
-        let mut closed = van.shared.closed.subscribe();
-        if started.send(Ok((van, inbox))).is_err() {
-            return;
-        }
-        // The sender lives in the engine as well.
-        let closed =
-            async { closed.wait_for(Option::is_some).await.is_ok_and(|closed| matches!(*closed, Some(Ok(())))) };
-        if engine.beside(closed).await
-            && let Err(error) = engine.finish().await
-        {
-            tracing::error!(%error, "leaving the MPI world");
+        match MpiVan::prepare(config).await {
+            Ok((van, inbox, engine)) => {
+                if started.send(Ok((van, inbox))).is_ok()
+                    && let Some(mut world) = engine.run().await
+                {
+                    world.finish();
+                }
+            }
+            Err(error) => drop(started.send(Err(error))),
         }
     });
 }

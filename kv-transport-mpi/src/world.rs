@@ -1,6 +1,5 @@
-//! This process as a rank: MPI from its start to its end, on one thread.
+//! This process as a rank: MPI from its start to its end.
 
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use mpi::traits::{AsRaw, Communicator};
 use mpi::{Threading, ffi};
 use tokio::time::Instant;
 
+use crate::ending::Leaving;
 use crate::error::{MpiError, check};
 
 /// What a rank tells all others at the start.
@@ -29,7 +29,7 @@ const INTRODUCTION_BYTES: usize = 4 + 2 * (1 + NAME_BYTES);
 /// Version of the introduction and of the frames.
 const VERSION: u16 = 1;
 
-/// MPI, started and owned by this thread. It cannot be sent to another one.
+/// MPI, started, and to be used by whoever holds this, and by nobody else.
 pub(crate) struct World {
     /// Ends MPI when dropped. `None` when this program has started MPI, and will end it.
     universe: Option<mpi::environment::Universe>,
@@ -38,8 +38,21 @@ pub(crate) struct World {
     comm: ffi::MPI_Comm,
     pub(crate) rank: i32,
     pub(crate) size: i32,
-    _one_thread: PhantomData<*const ()>,
+    /// From the end of closing on, the process waits for this to be dropped.
+    leaving: Option<Leaving>,
+    /// What MPI does at the start, and the memory it does it with.
+    request: Option<ffi::MPI_Request>,
+    meeting: Meeting,
 }
+
+struct Meeting {
+    comm: Box<MaybeUninit<ffi::MPI_Comm>>,
+    told: Vec<u8>,
+    heard: Vec<u8>,
+}
+
+// SAFETY: what is not `Send` are handles of MPI, which may be used by any thread, one at a time: see `World::start`.
+unsafe impl Send for World {}
 
 /// Why MPI did not start.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +63,8 @@ pub(crate) enum StartError {
     )]
     Alone,
     #[error(
-        "this program has started MPI itself with thread support {0}; ask for MPI_THREAD_SERIALIZED or \
-         MPI_THREAD_MULTIPLE there, or leave the start to kv"
+        "this program has started MPI with thread support {0}, or its MPI gives no more; expected MPI_THREAD_SERIALIZED \
+         or MPI_THREAD_MULTIPLE"
     )]
     ThreadSupport(i32),
     #[error("MPI was started and ended in this process before; it can be started only once")]
@@ -64,24 +77,29 @@ pub(crate) enum StartError {
     Mpi(#[from] MpiError),
 }
 
+impl Meeting {
+    fn new() -> Self {
+        Self { comm: Box::new(MaybeUninit::uninit()), told: Vec::new(), heard: Vec::new() }
+    }
+}
+
 impl World {
-    /// Starts MPI on this thread, or joins the one that this program has started.
+    /// Starts MPI, or joins the one that this program has started.
     pub(crate) fn start() -> Result<Self, StartError> {
-        let started = mpi::initialize_with_threading(Threading::Funneled);
-        let universe = match started {
+        // Serialized, because a worker's I/O is driven by the thread that waits for it: one at a time, not always the
+        // same.
+        let universe = match mpi::initialize_with_threading(Threading::Serialized) {
             Some((universe, _)) => Some(universe),
             None if mpi::environment::is_finalized() => return Err(StartError::Ended),
-            None => {
-                let mut provided = 0;
-                // SAFETY: MPI is initialised and not finalised, and `provided` is a valid place for the answer.
-                check("MPI_Query_thread", unsafe { ffi::MPI_Query_thread(&mut provided) })?;
-                // SAFETY: a constant of the library.
-                if provided < unsafe { ffi::RSMPI_THREAD_SERIALIZED } {
-                    return Err(StartError::ThreadSupport(provided));
-                }
-                None
-            }
+            None => None,
         };
+        let mut provided = 0;
+        // SAFETY: MPI is initialised and not finalised, and `provided` is a valid place for the answer.
+        check("MPI_Query_thread", unsafe { ffi::MPI_Query_thread(&mut provided) })?;
+        // SAFETY: a constant of the library. The levels are ordered by the standard.
+        if provided < unsafe { ffi::RSMPI_THREAD_SERIALIZED } {
+            return Err(StartError::ThreadSupport(provided));
+        }
         let world = SimpleCommunicator::world();
         let (rank, size) = (world.rank(), world.size());
         // SAFETY: `world` is a valid communicator, and the handler is a constant of the library.
@@ -91,7 +109,7 @@ impl World {
             return Err(StartError::Alone);
         }
         let comm = world.as_raw();
-        Ok(Self { universe, world, comm, rank, size, _one_thread: PhantomData })
+        Ok(Self { universe, world, comm, rank, size, leaving: None, request: None, meeting: Meeting::new() })
     }
 
     /// Meets all other ranks: a communicator of our own, and everybody's introduction by rank. Collective.
@@ -101,72 +119,77 @@ impl World {
         deadline: Duration,
     ) -> Result<Vec<Introduction>, StartError> {
         let until = Instant::now() + deadline;
-        // Both are filled by MPI while this waits. On an error they are leaked: MPI may still write into them.
-        let comm = Box::leak(Box::new(MaybeUninit::<ffi::MPI_Comm>::uninit()));
-        let gathered = Vec::leak(vec![0_u8; INTRODUCTION_BYTES * self.size as usize]);
-        let sent = Vec::leak(own.encode().to_vec());
-
-        let mut request = MaybeUninit::uninit();
-        // SAFETY: the world is valid; `comm` lives for ever; the request is initialised by the call.
-        let request = unsafe {
-            check("MPI_Comm_idup", ffi::MPI_Comm_idup(self.comm, comm.as_mut_ptr(), request.as_mut_ptr()))?;
-            request.assume_init()
-        };
-        self.completed(request, until, deadline).await?;
-        // SAFETY: the duplication has completed, so the communicator is written; the box is not used again.
-        self.comm = *unsafe { Box::from_raw(comm).assume_init() };
+        self.duplicate()?;
+        self.completed(until, deadline).await?;
+        // SAFETY: the duplication has completed, so the communicator is written.
+        self.comm = unsafe { *self.meeting.comm.assume_init_ref() };
         // SAFETY: as in `start`.
         let set = unsafe { ffi::MPI_Comm_set_errhandler(self.comm, ffi::RSMPI_ERRORS_RETURN) };
         check("MPI_Comm_set_errhandler", set)?;
 
-        let (count, mut request) = (INTRODUCTION_BYTES as i32, MaybeUninit::uninit());
-        let (from, to) = (sent.as_ptr(), gathered.as_mut_ptr());
-        // SAFETY: `sent` holds `count` bytes and `gathered` as many for each rank, and both live for ever.
-        let request = unsafe {
-            let byte = ffi::RSMPI_UINT8_T;
-            let code =
-                ffi::MPI_Iallgather(from.cast(), count, byte, to.cast(), count, byte, self.comm, request.as_mut_ptr());
-            check("MPI_Iallgather", code)?;
-            request.assume_init()
-        };
-        self.completed(request, until, deadline).await?;
-        // SAFETY: the gathering has completed: MPI is done with both, and they were leaked from vectors of this
-        // length and capacity.
-        let gathered = unsafe {
-            drop(Vec::from_raw_parts(sent.as_mut_ptr(), sent.len(), sent.len()));
-            Vec::from_raw_parts(to, gathered.len(), gathered.len())
-        };
+        self.meeting.told = own.encode().to_vec();
+        self.meeting.heard = vec![0; INTRODUCTION_BYTES * self.size as usize];
+        self.gather()?;
+        self.completed(until, deadline).await?;
+        let gathered = std::mem::take(&mut self.meeting.heard);
         let introductions = gathered.chunks_exact(INTRODUCTION_BYTES).enumerate();
         introductions
             .map(|(rank, bytes)| Introduction::decode(bytes).map_err(|what| StartError::Disagrees { rank, what }))
             .collect()
     }
 
-    /// Waits for a request, looking now and then: there is no hurry yet.
-    async fn completed(
-        &self,
-        mut request: ffi::MPI_Request,
-        until: Instant,
-        deadline: Duration,
-    ) -> Result<(), StartError> {
+    fn duplicate(&mut self) -> Result<(), MpiError> {
+        let mut request = MaybeUninit::uninit();
+        // SAFETY: the world is valid; `meeting.comm` is not touched and not freed before the request has completed
+        // (see `Drop`); the request is initialised by the call.
+        unsafe {
+            let code = ffi::MPI_Comm_idup(self.comm, self.meeting.comm.as_mut_ptr(), request.as_mut_ptr());
+            check("MPI_Comm_idup", code)?;
+            self.request = Some(request.assume_init());
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self) -> Result<(), MpiError> {
+        let (from, to) = (self.meeting.told.as_ptr().cast(), self.meeting.heard.as_mut_ptr().cast());
+        let (count, mut request) = (INTRODUCTION_BYTES as i32, MaybeUninit::uninit());
+        // SAFETY: `told` holds `count` bytes and `heard` as many for each rank, and neither is touched or freed before
+        // the request has completed (see `Drop`).
+        unsafe {
+            let byte = ffi::RSMPI_UINT8_T;
+            let code = ffi::MPI_Iallgather(from, count, byte, to, count, byte, self.comm, request.as_mut_ptr());
+            check("MPI_Iallgather", code)?;
+            self.request = Some(request.assume_init());
+        }
+        Ok(())
+    }
+
+    /// Waits for the request, looking now and then: there is no hurry yet.
+    async fn completed(&mut self, until: Instant, deadline: Duration) -> Result<(), StartError> {
         let mut ticks = tokio::time::interval(Duration::from_millis(1));
-        loop {
+        while let Some(request) = &mut self.request {
             let mut done = 0;
             // SAFETY: the request is active until `done`, and not used afterwards.
-            let code = unsafe { ffi::MPI_Test(&mut request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+            let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
             check("MPI_Test", code)?;
             if done != 0 {
-                return Ok(());
-            }
-            if Instant::now() >= until {
+                self.request = None;
+            } else if Instant::now() >= until {
                 return Err(StartError::Missing { size: self.size, waited: deadline });
+            } else {
+                ticks.tick().await;
             }
-            ticks.tick().await;
         }
+        Ok(())
     }
 
     pub(crate) fn comm(&self) -> ffi::MPI_Comm {
         self.comm
+    }
+
+    /// From now on the process does not exit before MPI has ended, or cannot be.
+    pub(crate) fn begin_to_leave(&mut self) {
+        self.leaving.get_or_insert_with(Leaving::begin);
     }
 
     /// Ends MPI. Waits for all other ranks to do the same.
@@ -184,6 +207,10 @@ impl Drop for World {
     fn drop(&mut self) {
         // Without `finish` this process has failed, and must not wait for the others.
         std::mem::forget(self.universe.take());
+        if self.request.is_some() {
+            // MPI may still use this memory: it is never freed.
+            std::mem::forget(std::mem::replace(&mut self.meeting, Meeting::new()));
+        }
     }
 }
 
@@ -234,7 +261,8 @@ impl Introduction {
 
 /// The beginning of a name, as far as it is told.
 pub(crate) fn cut(name: &str) -> &str {
-    &name[..name.floor_char_boundary(NAME_BYTES)]
+    let end = (0..=NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+    &name[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]

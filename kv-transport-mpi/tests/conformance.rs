@@ -65,25 +65,34 @@ async fn run(node: (MpiVan, Inbox), signals: PathBuf) {
     report.assert_ok(CHECKS);
 }
 
-/// The van on the thread of its user.
+/// The van as a task of its user's runtime, with one thread.
 #[test]
-fn conforms_beside_its_user() {
-    let Some(signals) = Mpirun::new(RANKS).rerun("conforms_beside_its_user") else { return };
+fn conforms_on_one_thread() {
+    let Some(signals) = Mpirun::new(RANKS).rerun("conforms_on_one_thread") else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (van, inbox, mut engine) = MpiVan::start_here(config()).await.unwrap();
-        engine.beside(run((van, inbox), signals)).await;
-        engine.finish().await.unwrap();
+        run(MpiVan::bind(config()).await.unwrap(), signals).await;
+        kv_transport_mpi::end().await;
     });
 }
 
-/// The van on a thread of its own, used from a runtime with several threads.
+/// The van as a task that moves between threads.
+#[test]
+fn conforms_on_several_threads() {
+    let Some(signals) = Mpirun::new(RANKS).rerun("conforms_on_several_threads") else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        run(MpiVan::bind(config()).await.unwrap(), signals).await;
+        kv_transport_mpi::end().await;
+    });
+}
+
+/// The van on a thread of its own. The end of the process waits for the end of MPI.
 #[test]
 fn conforms_on_its_own_thread() {
     let Some(signals) = Mpirun::new(RANKS).rerun("conforms_on_its_own_thread") else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        run(MpiVan::start(config()).await.unwrap(), signals).await;
+        run(MpiVan::bind_apart(config()).await.unwrap(), signals).await;
     });
-    kv_transport_mpi::wait_for_the_end();
 }
