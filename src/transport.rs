@@ -61,7 +61,7 @@ static MEMORY: LazyLock<MemoryHub> = LazyLock::new(MemoryHub::new);
 
 /// A van of the configured transport, listening. `advertise` is the host the others reach this node by, unless the
 /// configuration says another.
-#[allow(clippy::unused_async, reason = "a build without any transport awaits nothing")]
+#[allow(clippy::unused_async, reason = "a build with memory alone awaits nothing")]
 pub(crate) async fn bind(config: &NodeConfig, node: NodeId, advertise: Option<String>) -> Result<Bound, Error> {
     match config.transport {
         #[cfg(feature = "tcp")]
@@ -146,7 +146,8 @@ pub fn find(name: &str) -> Result<&'static str, String> {
     let hint = match KNOWN.iter().find(|known| known.name == name).and_then(|known| known.feature) {
         Some(feature) => {
             let all: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-            format!(" (of {}, this build has not what the Cargo feature {feature} brings)", all.join(", "))
+            let all = all.join(", ");
+            format!("; this build lacks the Cargo feature {feature}, which brings it (all transports: {all})")
         }
         None => String::new(),
     };

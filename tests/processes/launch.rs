@@ -72,6 +72,27 @@ fn every_process_is_told_its_place() {
 }
 
 #[test]
+fn an_address_of_another_scheme_is_handed_on_whole() {
+    let say = "echo at $KV_SCHEDULER, not at $DMLC_PS_ROOT_URI:$DMLC_PS_ROOT_PORT";
+    let outcome = Job::new(say)
+        .scheduler("echo listening on ipc:///run/kv/scheduler")
+        .server(say)
+        .env("KV_SCHEDULER", "10.0.0.1:1")
+        .env("KV_BY_RANK", "1")
+        .run();
+    outcome.assert(0, "");
+    for name in ["server 0", "worker 0"] {
+        let line = format!("{name} | at ipc:///run/kv/scheduler, not at :");
+        assert!(outcome.out().contains(&line), "no {line:?} in {:?}", outcome.out());
+    }
+    for transport in ["memory", "mpi"].into_iter().filter(|name| kv::transports().contains(name)) {
+        let outcome = Job::new("").args(&["--transport", transport]).run();
+        outcome.assert(1, "expected one between processes that launch starts");
+        Job::new("").env("KV_TRANSPORT", transport).run().assert(1, "expected one between processes");
+    }
+}
+
+#[test]
 fn the_first_failure_is_the_exit_code() {
     let script = format!("case $DMLC_RANK in 1) exit 3;; esac; trap 'exit 9' TERM; {TELL_AND_LAST}");
     Job::new(&script).args(&["-n", "3"]).run().assert(3, "launch | worker 1 failed with exit code 3");
