@@ -28,6 +28,7 @@
 //! | `trust_network` | `KV_TRUST_NETWORK` | | false |
 //! | `timeout` | `KV_TIMEOUT` | | 60s |
 //! | `startup_timeout` | `KV_STARTUP_TIMEOUT` | | 60s |
+//! | `spin` | `KV_SPIN` | | 0: sleep at once |
 //! | `heartbeat_interval` | `KV_HEARTBEAT_INTERVAL` | `PS_HEARTBEAT_INTERVAL` | 1s |
 //! | `dead_after` | `KV_DEAD_AFTER` | `PS_HEARTBEAT_TIMEOUT` | 10s |
 //! | `worker_loss` | `KV_WORKER_LOSS` | | `fail` |
@@ -106,6 +107,9 @@ pub struct NodeConfig {
     pub timeout: Duration,
     /// Deadline for the whole job to come together.
     pub startup_timeout: Duration,
+    /// How long this node looks for news before its thread sleeps: it burns a core for this long after each message, and
+    /// saves a wake-up when the next one comes soon.
+    pub spin: Duration,
     /// What the scheduler tells all nodes of the job; other nodes' settings of these have no effect.
     pub shared: JobConfig,
     /// Whether sums are formed in rank order, bit-identical from run to run.

@@ -8,15 +8,15 @@
 //!   loop driven by  app            app   app   app            keeper          app
 //! ```
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
+
+use crate::spin::spinning;
 
 /// How long after the last call the keeper takes over. A hand-over costs two wake-ups of a thread, so a loop of calls
 /// keeps the keeper out; and this is how long the rest of a large push may wait when nobody waits for it.
@@ -128,34 +128,11 @@ impl Drop for Caller<'_> {
     }
 }
 
-/// `call`, looked at again and again for a while before the thread sleeps.
-async fn spinning<F: Future>(call: F, spin: Duration) -> F::Output {
-    let mut call = pin!(call);
-    if !spin.is_zero() {
-        let start = Instant::now();
-        loop {
-            let mut ended = None;
-            poll_fn(|context| {
-                if let Poll::Ready(output) = call.as_mut().poll(context) {
-                    ended = Some(output);
-                }
-                Poll::Ready(())
-            })
-            .await;
-            if let Some(output) = ended {
-                return output;
-            }
-            if start.elapsed() >= spin {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-    call.await
-}
-
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
     use super::*;
     use crate::node;
 

@@ -45,6 +45,7 @@ pub mod node;
 mod pending;
 mod private_folder;
 mod session;
+mod spin;
 mod store;
 pub mod transport;
 

@@ -50,6 +50,7 @@ use std::time::Duration;
 
 use crate::config::{NodeConfig, SchedulerAddress, Settings, process_env};
 use crate::private_folder::PrivateFolder;
+use crate::spin::spinning;
 use crate::transport::{self, Addressing, Bound};
 
 /// How long a scheduler stays after the end where answers can be lost.
@@ -114,7 +115,7 @@ pub async fn run_server(
 ) -> Result<(), Error> {
     let (member, van, inbox) = join(config, Role::Server).await?;
     let server = ServerConfig { updaters: Arc::new(updaters), keep_replies: !van.capability().reliable };
-    driver::run_server(member, server, van, inbox, joined).await?;
+    spinning(driver::run_server(member, server, van, inbox, joined), config.spin).await?;
     transport::end().await;
     Ok(())
 }

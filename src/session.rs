@@ -34,7 +34,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 impl Session {
     /// Joins the job; returns when everybody is there.
     pub(crate) fn open(config: NodeConfig, consistency: Consistency) -> Result<Self, Error> {
-        let io = Arc::new(IoLoop::new(node::runtime()?, Duration::ZERO));
+        let io = Arc::new(IoLoop::new(node::runtime()?, config.spin));
         let (started, start) = sync_channel(1);
         let (abort, aborted) = oneshot::channel();
         let (end, ended) = sync_channel(1);

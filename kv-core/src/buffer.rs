@@ -1,5 +1,7 @@
 //! Aligned, shared, copy-on-write memory: where values and received parts live.
 
+mod recycle;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,24 +13,43 @@ use crate::dtype::Element;
 ///
 /// A clone is a reference. [`Buffer::bytes_mut`] copies first when another reference is alive, so whoever holds a
 /// clone (a pull in flight, say) keeps seeing the bytes it was given.
+///
+/// Memory of 16 KiB and more is kept for the next buffer when the last reference goes, up to 32 MiB in all.
 #[derive(Clone, Default)]
 pub struct Buffer {
-    // Words of the widest element give the alignment without any unsafe code.
-    words: Arc<Vec<u64>>,
+    words: Arc<Words>,
     len: usize,
+}
+
+// Words of the widest element give the alignment without any unsafe code. There may be more than the length needs.
+#[derive(Default)]
+struct Words(Vec<u64>);
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        recycle::give(std::mem::take(&mut self.0));
+    }
 }
 
 impl Buffer {
     /// `len` zero bytes. Large requests are backed by fresh zero pages and cost nothing until touched.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        Self { words: Arc::new(vec![0; len.div_ceil(8)]), len }
+        Self { words: Arc::new(Words(vec![0; len.div_ceil(8)])), len }
+    }
+
+    /// `len` bytes of any content, to be overwritten: cheaper than zeros, because memory is used again.
+    #[must_use]
+    pub fn recycled(len: usize) -> Self {
+        Self { words: Arc::new(Words(recycle::take(len.div_ceil(8)))), len }
     }
 
     /// A copy of `bytes`.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {
-        Self { words: Arc::new(bytemuck::allocation::pod_collect_to_vec(bytes)), len: bytes.len() }
+        let mut words = recycle::take(bytes.len().div_ceil(8));
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Self { words: Arc::new(Words(words)), len: bytes.len() }
     }
 
     /// A copy of `elements`.
@@ -41,23 +62,6 @@ impl Buffer {
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Bytes that fit without new memory.
-    #[must_use]
-    pub(crate) fn capacity(&self) -> usize {
-        self.words.len() * 8
-    }
-
-    /// The same memory with another length.
-    ///
-    /// # Panics
-    /// When `len` is more than the capacity.
-    #[must_use]
-    pub(crate) fn resized(mut self, len: usize) -> Self {
-        assert!(len <= self.capacity(), "a buffer does not grow");
-        self.len = len;
-        self
     }
 
     /// Whether there is nothing in it.
@@ -75,12 +79,16 @@ impl Buffer {
     /// The bytes, aligned to 8.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.len]
+        &bytemuck::cast_slice(&self.words.0)[..self.len]
     }
 
     /// The bytes for writing; copies them first when another clone is alive.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let words: &mut Vec<u64> = Arc::make_mut(&mut self.words);
+        if self.is_shared() {
+            *self = Self::copy_of(self.bytes());
+        }
+        // Nobody else has a reference now, and without one nobody can make another.
+        let words = Arc::get_mut(&mut self.words).map_or(&mut [][..], |words| &mut words.0);
         &mut bytemuck::cast_slice_mut(words)[..self.len]
     }
 

@@ -6,7 +6,6 @@
 
 mod inbox;
 mod memory;
-mod pool;
 mod queue;
 
 use std::fmt;
@@ -20,7 +19,6 @@ use crate::wire::Message;
 
 pub use inbox::{Inbox, InboxLimits, InboxSender, Reserved, VanEvent};
 pub use memory::{MemoryHub, MemoryVan};
-pub use pool::BufferPool;
 pub use queue::{NotQueued, Outgoing, QueueLimits, SendQueue};
 
 /// Text address of a node's van, understood only by the kind of van that made it: `tcp://10.0.0.7:9100`, `mem://3`.

@@ -22,8 +22,6 @@ pub struct MpiConfig {
     pub part_bytes_max: u64,
     /// Parts are carried in pieces of at most this many bytes: MPI counts in 31 bits. Default 1 GiB.
     pub piece_bytes_max: usize,
-    /// Received parts whose memory is kept for the next ones, in bytes. Default 16 MiB.
-    pub pool_bytes: usize,
     /// How long all ranks may take to start. Default 60 s.
     pub start_deadline: Duration,
     /// How long [`close`](kv_core::van::Van::close) waits for the peers to read what was queued. Default 10 s.
@@ -44,7 +42,6 @@ impl MpiConfig {
             queue: QueueLimits::default(),
             part_bytes_max: 16 << 30,
             piece_bytes_max: 1 << 30,
-            pool_bytes: 16 << 20,
             start_deadline: Duration::from_secs(60),
             close_deadline: Duration::from_secs(10),
             idle: None,

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kv_core::van::{BufferPool, InboxSender, Outgoing, Reserved, VanError, VanEvent};
+use kv_core::Buffer;
+use kv_core::van::{InboxSender, Outgoing, Reserved, VanError, VanEvent};
 use kv_core::wire::{Header, Message, PARTS};
 use tokio::sync::mpsc;
 
@@ -46,7 +47,6 @@ pub(crate) struct Engine {
     /// Whole messages wait for room in the inbox's queue.
     blocked: bool,
     under_way: usize,
-    pool: BufferPool,
     idle: Idle,
     part_bytes_max: u64,
 }
@@ -94,7 +94,6 @@ impl Engine {
         shared: Arc<Shared>,
         inbox: InboxSender,
         peers: Vec<Peer>,
-        pool: BufferPool,
         idle: Idle,
     ) -> Self {
         let part_bytes_max = shared.part_bytes_max;
@@ -108,7 +107,6 @@ impl Engine {
             stalled: None,
             blocked: false,
             under_way: 0,
-            pool,
             idle,
             part_bytes_max,
         }
@@ -269,7 +267,7 @@ impl Engine {
                 None if len == 0 => {}
                 None => {
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
-                    let buffer = self.pool.take(len);
+                    let buffer = Buffer::recycled(len);
                     *part = Part::Landing(self.requests.receive(rank, buffer)?);
                 }
             }
@@ -333,11 +331,7 @@ impl Engine {
         let Incoming { header, parts, reserved } = incoming;
         let parts = parts.map(|part| match part {
             Part::Here(bytes) => bytes,
-            Part::Landing(landing) => {
-                let buffer = landing.take().unwrap_or_default();
-                self.pool.lend(&buffer);
-                buffer.share()
-            }
+            Part::Landing(landing) => landing.take().unwrap_or_default().share(),
         });
         let event = VanEvent::Message { from: node_of(rank), message: Message::from_parts(header, parts) };
         match inbox.try_deliver_reserved(reserved, event) {

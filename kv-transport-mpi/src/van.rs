@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kv_core::cluster::{NodeId, Role};
 use kv_core::van::{
-    BufferPool, Capability, Endpoint, Inbox, InboxSender, NotQueued, SendQueue, TrySendError, Van, VanError, VanEvent,
+    Capability, Endpoint, Inbox, InboxSender, NotQueued, SendQueue, TrySendError, Van, VanError, VanEvent,
 };
 use kv_core::wire::Message;
 use tokio::sync::oneshot;
@@ -82,8 +82,7 @@ impl MpiVan {
             .unzip();
         let shared = Arc::new(Shared::new(world.rank as usize, config.part_bytes_max, queues, sender.clone()));
         let requests = Requests::new(world.comm(), config.piece_bytes_max);
-        let pool = BufferPool::new(config.pool_bytes);
-        let engine = Engine::new(world, requests, Arc::clone(&shared), sender, peers, pool, idle);
+        let engine = Engine::new(world, requests, Arc::clone(&shared), sender, peers, idle);
         let roles = ranks.into_iter().map(|rank| rank.role).collect();
         Ok((Self { shared, roles, close_deadline: config.close_deadline }, inbox, engine))
     }

@@ -111,9 +111,9 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     }
 
     async fn part(&mut self, len: u64) -> Result<Buffer, End> {
-        // Checked against the limit with the header; memory is not touched before bytes arrive for it.
+        // Checked against the limit with the header; fresh memory is not touched before bytes arrive for it.
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let mut buffer = Buffer::zeroed(len);
+        let mut buffer = Buffer::recycled(len);
         let bytes = buffer.bytes_mut();
         let mut filled = 0;
         loop {

@@ -65,6 +65,7 @@ pub(super) const FIELDS: &[Field] = &[
     field!(transport, "KV_TRANSPORT", "the name of a transport", text, |name| name),
     field!(trust_network, "KV_TRUST_NETWORK", FLAG, parse::flag, |flag| flag.to_string()),
     field!(timeout, "KV_TIMEOUT", DURATION, parse::duration, parse::duration_text),
+    field!(spin, "KV_SPIN", DURATION, parse::duration, parse::duration_text),
     field!(startup_timeout, "KV_STARTUP_TIMEOUT", DURATION, parse::duration, parse::duration_text),
     field!(heartbeat_interval, "KV_HEARTBEAT_INTERVAL", DURATION, parse::duration, parse::duration_text),
     field!(dead_after, "KV_DEAD_AFTER", DURATION, parse::duration, parse::duration_text),

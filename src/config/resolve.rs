@@ -13,6 +13,9 @@ use super::settings::quoted;
 use super::{NodeConfig, Settings};
 use crate::transport::{self, Addressing};
 
+/// Longest spin: more would only burn a core.
+const SPIN_MAX: Duration = Duration::from_secs(1);
+
 /// Default deadline for a job to come together.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -66,6 +69,7 @@ impl Settings {
             rank: self.rank.map(Rank),
             transport: check.transport(transport, role),
             trust_network: self.trust_network.unwrap_or(false),
+            spin: check.spin(self.spin),
             timeout: check.duration("timeout (--timeout, KV_TIMEOUT)", self.timeout, limits::TIMEOUT_DEFAULT),
             startup_timeout: check.duration(
                 "startup_timeout (--startup-timeout, KV_STARTUP_TIMEOUT)",
@@ -207,6 +211,14 @@ impl Check {
             self.wrong(name, &expected, &format!("{duration:?}"));
         }
         duration
+    }
+
+    fn spin(&mut self, found: Option<Duration>) -> Duration {
+        let spin = found.unwrap_or(Duration::ZERO);
+        if spin > SPIN_MAX {
+            self.wrong("spin (KV_SPIN)", &format!("at most {SPIN_MAX:?}"), &format!("{spin:?}"));
+        }
+        spin
     }
 
     fn shared(&mut self, settings: &Settings) -> JobConfig {

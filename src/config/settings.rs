@@ -54,6 +54,8 @@ pub struct Settings {
     pub timeout: Option<Duration>,
     /// Deadline for the whole job to come together.
     pub startup_timeout: Option<Duration>,
+    /// How long a node looks for news before its thread sleeps.
+    pub spin: Option<Duration>,
     /// How often a node sends a heartbeat.
     pub heartbeat_interval: Option<Duration>,
     /// A node not heard of for this long is lost.
@@ -102,6 +104,7 @@ impl Settings {
             trust_network: self.trust_network.or(fallback.trust_network),
             timeout: self.timeout.or(fallback.timeout),
             startup_timeout: self.startup_timeout.or(fallback.startup_timeout),
+            spin: self.spin.or(fallback.spin),
             heartbeat_interval: self.heartbeat_interval.or(fallback.heartbeat_interval),
             dead_after: self.dead_after.or(fallback.dead_after),
             worker_loss: self.worker_loss.or(fallback.worker_loss),

@@ -311,6 +311,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
         trust_network: rest.1,
         timeout: times.0,
         startup_timeout: times.1,
+        spin: times.2,
         heartbeat_interval: times.2,
         dead_after: times.0,
         worker_loss,

@@ -114,7 +114,7 @@ fn join(pieces: Vec<Bytes>, total: usize) -> Bytes {
     if let [piece] = pieces.as_slice() {
         return piece.clone();
     }
-    let mut joined = Buffer::zeroed(total);
+    let mut joined = Buffer::recycled(total);
     let mut rest = joined.bytes_mut();
     for piece in pieces {
         let (here, after) = rest.split_at_mut(piece.len());

@@ -115,7 +115,7 @@ impl Gather {
             offsets.push(total);
             total += len;
         }
-        let buffer = if entries.len() == 1 { Buffer::default() } else { Buffer::zeroed(total) };
+        let buffer = if entries.len() == 1 { Buffer::default() } else { Buffer::recycled(total) };
         Self { chunks: entries.iter().map(|(id, _)| *id).collect(), offsets, buffer, shared: None }
     }
 

@@ -404,7 +404,7 @@ impl Filling {
             limit: usize::MAX as u64,
             found: bytes,
         })?;
-        Ok(Self { dtype: meta.dtype, shape: meta.shape.clone(), buffer: Buffer::zeroed(len) })
+        Ok(Self { dtype: meta.dtype, shape: meta.shape.clone(), buffer: Buffer::recycled(len) })
     }
 
     fn finish(self) -> Result<Tensor, Error> {
