@@ -45,6 +45,11 @@ trait Application<M> {
 
     fn run(&mut self, machine: &mut M, now: Instant, command: Self::Command, out: &mut Vec<Action>);
 
+    /// Whether somebody waits for something to happen.
+    fn waits(&self) -> bool {
+        true
+    }
+
     /// No command will come any more.
     fn abandoned(&mut self, machine: &mut M, now: Instant, out: &mut Vec<Action>);
 
@@ -163,6 +168,7 @@ async fn drive<M: Machine, A: Application<M>>(
                     }
                 }
             }
+            () = look(&*van), if application.waits() => {}
             () = sleep_until(deadline) => {}
         }
         // A busy inbox must not starve the clock.
@@ -189,6 +195,13 @@ fn connect(van: Arc<dyn Van>, endpoint: Endpoint) -> BoxFuture<'static, LinkEven
             Err(reason) => LinkEvent::Unreachable { endpoint, reason },
         }
     })
+}
+
+/// Ends when the van has seen something happen, and otherwise waits for ever.
+async fn look(van: &dyn Van) {
+    if !van.look() {
+        pending().await
+    }
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -105,6 +105,12 @@ pub trait Van: Send + Sync + 'static {
     /// [`TrySendError::Full`] with the message, or the errors of [`Van::send`].
     fn try_send(&self, to: NodeId, message: Message) -> Result<(), TrySendError>;
 
+    /// Looks for what arrives, for a moment and without giving the thread back, where handing it back takes longer than
+    /// most answers. Returns whether anything happened. Elsewhere it does nothing.
+    fn look(&self) -> bool {
+        false
+    }
+
     /// Delivers what was queued, then refuses further sends and links. Idempotent.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub struct MpiConfig {
     pub start_deadline: Duration,
     /// How long [`close`](kv_core::van::Van::close) waits for the peers to read what was queued. Default 10 s.
     pub close_deadline: Duration,
-    /// What the thread that owns MPI does while nothing happens. By default it depends on the ranks on this host and
+    /// What is done while nothing happens. By default it depends on the ranks on this host and
     /// on its cores: see [`IdlePolicy`].
     pub idle: Option<IdlePolicy>,
 }

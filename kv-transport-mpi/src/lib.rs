@@ -8,6 +8,7 @@ mod frame;
 mod idle;
 mod requests;
 mod shared;
+mod transfer;
 mod van;
 mod world;
 

@@ -1,4 +1,4 @@
-//! What the van's callers and the thread that owns MPI share.
+//! What the van's callers and its engine share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     pub(crate) peers: Vec<PeerQueue>,
     /// Some peer's flag is up.
     bell: AtomicBool,
-    /// Wakes the thread that owns MPI.
+    /// Wakes the engine.
     wake: Notify,
     /// The own inbox, for what this node sends to itself; `None` once closed.
     inbox: Mutex<Option<InboxSender>>,
@@ -71,7 +71,6 @@ impl Shared {
     pub(crate) fn ring(&self, rank: usize) {
         self.peers[rank].flag.store(true, Ordering::Release);
         self.bell.store(true, Ordering::Release);
-        self.wake.notify_one();
     }
 
     /// Whether anything was queued since the last call.
@@ -84,7 +83,7 @@ impl Shared {
         self.peers[rank].flag.load(Ordering::Relaxed) && self.peers[rank].flag.swap(false, Ordering::Acquire)
     }
 
-    /// Wakes the thread that owns MPI.
+    /// Wakes the engine.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
@@ -93,11 +92,24 @@ impl Shared {
         self.wake.notified().await;
     }
 
-    /// Nothing can be sent any more. The first reason counts.
+    /// Nothing can be sent any more, and a close that has not ended fails. The first reason counts.
     pub(crate) fn fail(&self, reason: String) {
-        let _ = self.failed.set(reason);
+        let lost = VanError::LinkLost { node: node_of(self.rank), reason: reason.clone() };
+        // What was closed in good order does not fail any more.
+        let fails = self.closed.send_if_modified(|closed| {
+            let open = closed.is_none();
+            closed.get_or_insert(Err(lost));
+            open
+        });
+        if fails {
+            let _ = self.failed.set(reason);
+        }
         self.peers.iter().for_each(|peer| peer.queue.close());
         *self.inbox() = None;
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.get().is_some()
     }
 
     /// What a queue that takes nothing any more means for this peer.

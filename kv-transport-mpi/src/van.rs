@@ -1,7 +1,7 @@
 //! The van itself.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,15 +14,20 @@ use tokio::sync::oneshot;
 
 use crate::config::MpiConfig;
 use crate::ending;
-use crate::engine::{Engine, Peer};
-use crate::idle::{Idle, IdlePolicy};
+use crate::engine::Engine;
+use crate::idle::{IdlePolicy, Look, Timer};
 use crate::requests::Requests;
 use crate::shared::{PeerQueue, SCHEME, Shared, node_of};
+use crate::transfer::{Peer, Transfer};
 use crate::world::{Introduction, StartError, World, cut, host_name};
 
 /// A van over MPI. See the [crate documentation](crate) for how it behaves.
 pub struct MpiVan {
     shared: Arc<Shared>,
+    transfer: Arc<Mutex<Transfer>>,
+    /// Senders use MPI where they stand, when nobody else does.
+    direct: bool,
+    policy: IdlePolicy,
     roles: Vec<Role>,
     close_deadline: Duration,
 }
@@ -46,7 +51,7 @@ impl MpiVan {
     /// # Cancel safety
     /// A dropped future leaves MPI started and not ended: this rank has failed.
     pub async fn bind(config: MpiConfig) -> Result<(Self, Inbox), VanError> {
-        let (van, inbox, engine) = Self::prepare(config).await?;
+        let (van, inbox, engine) = Self::prepare(config, true).await?;
         ending::begin(tokio::spawn(engine.run()));
         Ok((van, inbox))
     }
@@ -62,16 +67,16 @@ impl MpiVan {
         start.await.unwrap_or_else(|_| Err(failed(&"its thread ended")))
     }
 
-    async fn prepare(config: MpiConfig) -> Result<(Self, Inbox, Engine), VanError> {
+    /// `direct`: whether senders may use MPI where they stand; else only the thread that runs the engine does.
+    async fn prepare(config: MpiConfig, direct: bool) -> Result<(Self, Inbox, Engine), VanError> {
         let mut world = World::start().map_err(|error| failed(&error))?;
         let own = Introduction { role: config.role, job: config.job.clone(), host: host_name() };
         let ranks = world.meet(&own, config.start_deadline).await.map_err(|error| failed(&error))?;
         check(&own, &ranks).map_err(|error| failed(&error))?;
 
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let neighbours = ranks.iter().filter(|rank| rank.host == cut(&own.host)).count();
-        let idle = config.idle.unwrap_or_else(|| IdlePolicy::for_host(neighbours, cores));
-        let idle = Idle::new(idle).map_err(|error| failed(&error))?;
+        let policy = config.idle.unwrap_or_else(|| IdlePolicy::for_host(neighbours, cores()));
+        let timer = Timer::new().map_err(|error| failed(&error))?;
         let (sender, inbox) = Inbox::new(config.inbox);
         let (queues, peers) = ranks
             .iter()
@@ -82,9 +87,11 @@ impl MpiVan {
             .unzip();
         let shared = Arc::new(Shared::new(world.rank as usize, config.part_bytes_max, queues, sender.clone()));
         let requests = Requests::new(world.comm(), config.piece_bytes_max);
-        let engine = Engine::new(world, requests, Arc::clone(&shared), sender, peers, idle);
+        let transfer = Arc::new(Mutex::new(Transfer::new(requests, Arc::clone(&shared), sender, peers)));
+        let engine = Engine::new(world, Arc::clone(&transfer), Arc::clone(&shared), policy, timer, !direct);
         let roles = ranks.into_iter().map(|rank| rank.role).collect();
-        Ok((Self { shared, roles, close_deadline: config.close_deadline }, inbox, engine))
+        let close_deadline = config.close_deadline;
+        Ok((Self { shared, transfer, direct, policy, roles, close_deadline }, inbox, engine))
     }
 
     /// The role of every rank, this one included.
@@ -97,6 +104,18 @@ impl MpiVan {
     #[must_use]
     pub fn endpoint_of(rank: usize) -> Endpoint {
         Endpoint(format!("{SCHEME}{rank}"))
+    }
+
+    /// Something was queued for a rank.
+    fn queued(&self, rank: usize) {
+        self.shared.ring(rank);
+        if self.direct
+            && let Ok(mut transfer) = self.transfer.try_lock()
+        {
+            // The engine need not know: whoever waits for the answer looks, and the engine does before long.
+            return transfer.send_now(rank);
+        }
+        self.shared.wake();
     }
 
     fn route(&self, to: NodeId, message: &Message) -> Result<Route, VanError> {
@@ -116,6 +135,13 @@ impl MpiVan {
             None => Ok(route),
         }
     }
+}
+
+/// Cores of this host, not only those that this process was bound to: each rank may be bound to another.
+fn cores() -> usize {
+    // SAFETY: reads a number of the system.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(online).ok().filter(|cores| *cores > 0).unwrap_or(1)
 }
 
 fn failed(reason: &dyn std::fmt::Display) -> VanError {
@@ -139,7 +165,7 @@ fn own_thread(config: MpiConfig, started: oneshot::Sender<Result<(MpiVan, Inbox)
         Err(error) => return drop(started.send(Err(failed(&error)))),
     };
     runtime.block_on(async move {
-        match MpiVan::prepare(config).await {
+        match MpiVan::prepare(config, false).await {
             Ok((van, inbox, engine)) => {
                 if started.send(Ok((van, inbox))).is_ok()
                     && let Some(mut world) = engine.run().await
@@ -194,7 +220,7 @@ impl Van for MpiVan {
                 if !self.shared.peers[rank].queue.send(message).await {
                     return Err(self.shared.gone(rank));
                 }
-                self.shared.ring(rank);
+                self.queued(rank);
                 Ok(())
             }
             Route::Own(inbox) => {
@@ -209,7 +235,7 @@ impl Van for MpiVan {
         match self.route(to, &message).map_err(TrySendError::Failed)? {
             Route::Peer(rank) => match self.shared.peers[rank].queue.try_send(message) {
                 Ok(()) => {
-                    self.shared.ring(rank);
+                    self.queued(rank);
                     Ok(())
                 }
                 Err(NotQueued::Full(message)) => Err(TrySendError::Full(message)),
@@ -220,6 +246,18 @@ impl Van for MpiVan {
                 None => TrySendError::Failed(VanError::UnknownPeer(to)),
             }),
         }
+    }
+
+    fn look(&self) -> bool {
+        if !self.direct {
+            return false;
+        }
+        let news = self.policy.look(|| self.transfer.try_lock().map_or(Look::Quiet, |mut transfer| transfer.look()));
+        if !news {
+            // From now on the engine looks, and it may have a long sleep before it.
+            self.shared.wake();
+        }
+        news
     }
 
     /// As [`Van::close`]. Waits until the peers have taken what was queued, at most for the configured deadline.

@@ -216,6 +216,10 @@ impl Application<WorkerNode> for Calls<'_> {
         }
     }
 
+    fn waits(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     fn abandoned(&mut self, machine: &mut WorkerNode, now: Instant, out: &mut Vec<Action>) {
         self.next_call += 1;
         machine.submit(now, CallId(self.next_call), Op::Leave, i32::MIN, out);
